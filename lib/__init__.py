@@ -1,0 +1,1 @@
+"""Models, training, evaluation and reporting of Functional Distribution Networks (FDN)."""

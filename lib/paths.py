@@ -1,0 +1,14 @@
+"""Where things lie, whatever directory the reader, papermill or pytest runs in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FDN_ROOT", Path(__file__).resolve().parent.parent))
+DATA_RAW = ROOT / "data" / "raw"  # UCI files the user puts here; ignored by git
+COMMITTED_RESULTS = ROOT / "data" / "results"
+PUBLISHED_TABLES = ROOT / "data" / "published_tables.csv"
+FIGURES = ROOT / "figures"
+NOTEBOOKS = ROOT / "notebooks"
+DEFAULT_OUT = ROOT / "out"  # where runs write; ignored by git
