@@ -1,0 +1,379 @@
+"""Evaluation metrics (paper, Appendix H "Evaluation metrics and calibration diagnostics").
+
+Functions of a point take ``(draws, y)``: draws (..., K, N) are K sampled predictions at N test points, y (N,)
+the targets; leading dimensions are replicates and stay in front of the result, (..., N).
+Functions of a test set take ``(var, mse)``: predicted variance and MSE_i of its T points, both (T,).
+Everything is computed in float64. Units are those of y: standardised ones for the real data sets until
+`to_original_units` brings them back. NaN and infinite draws give NaN or infinity, without a warning.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import rankdata, spearmanr
+
+REGIONS = ("id", "ood", "all")
+POINTWISE = ("mse", "var", "crps", "bias", "nll", "sqerr_mean")
+SUMMARY_COLUMNS = (
+    "spearman", "slope_b", "intercept_a", "aurc",
+    *(f"{metric}_{region}" for metric in ("spearman", "slope_b", "intercept_a") for region in ("id", "ood")),
+    *(f"{metric}_{region}" for metric in POINTWISE for region in REGIONS),
+    "delta_mse", "delta_var", "delta_crps",
+)
+UNIT_POWER = {"mse": 2, "var": 2, "sqerr_mean": 2, "intercept_a": 2, "aurc": 2, "crps": 1, "bias": 1}
+
+Metrics = TypeVar("Metrics")
+
+
+def _check_draws(draws, y) -> tuple[np.ndarray, np.ndarray]:
+    draws, y = np.asarray(draws, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if y.ndim != 1:
+        raise ValueError(f"y has shape {y.shape}, expected (N,): pass y.ravel() if it is one column")
+    if draws.ndim < 2 or draws.shape[-1] != len(y) or draws.shape[-2] == 0:
+        raise ValueError(
+            f"draws have shape {draws.shape}, expected (..., K, {len(y)}) with K >= 1 for "
+            f"y of shape {y.shape}: draws in the last axis but one, test points in the last"
+        )
+    return draws, y
+
+
+def _check_points(var, mse) -> tuple[np.ndarray, np.ndarray]:
+    var, mse = np.asarray(var, dtype=np.float64), np.asarray(mse, dtype=np.float64)
+    if var.ndim != 1 or var.shape != mse.shape:
+        raise ValueError(f"var has shape {var.shape} and mse {mse.shape}, expected the same (T,) for both")
+    return var, mse
+
+
+def _is_constant(values: np.ndarray) -> bool:
+    return len(values) < 2 or bool((values == values[0]).all())
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else np.nan
+
+
+def mse(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Mean squared error of the draws at each point, which contains their variance.
+
+    MSE_i = (1/K) sum_k (y_i^(k) - y_i)^2 = Var_i + Bias_i^2.
+    Shape (..., N); unit of y squared; lower is better. ValueError for shapes that do not match.
+    Source: Appendix H, "Point prediction error".
+
+    >>> mse([[1.0], [4.0]], [2.0])
+    array([2.5])
+    """
+    draws, y = _check_draws(draws, y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.square(draws - y).mean(axis=-2)  # (..., N)
+
+
+def variance(draws: np.ndarray, y: np.ndarray, offset: float = 0.0) -> np.ndarray:
+    """Population variance of the draws at each point, plus a constant.
+
+    Var_i = (1/K) sum_k (y_i^(k) - mean_i)^2 + offset; exactly `offset` where all draws agree.
+    Shape (..., N); unit of y squared; no direction of its own: it should follow MSE_i. y is only checked.
+    ValueError for shapes that do not match. Source: Appendix H, "Predictive variance"; the published numbers
+    have an offset of 1e-6, the printed formula has none.
+
+    >>> variance([[1.0], [4.0]], [2.0], offset=0.5)
+    array([2.75])
+    """
+    draws, _ = _check_draws(draws, y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (draws - draws[..., :1, :]).var(axis=-2) + offset  # (..., N); 0 for equal draws
+
+
+def predictive_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Mean of the draws at each point, mean_i = (1/K) sum_k y_i^(k).
+
+    Shape (..., N); unit of y; no direction. y is only checked. ValueError for shapes that do not match.
+    Source: Appendix H, "Point prediction error".
+
+    >>> predictive_mean([[1.0], [4.0]], [2.0])
+    array([2.5])
+    """
+    draws, _ = _check_draws(draws, y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return draws.mean(axis=-2)  # (..., N)
+
+
+def bias(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Signed error of the predictive mean at each point, Bias_i = mean_i - y_i.
+
+    Shape (..., N); unit of y; zero is best, positive means too high. ValueError for shapes that do not match.
+    Source: Appendix H, "Point prediction error".
+
+    >>> bias([[1.0], [4.0]], [2.0])
+    array([0.5])
+    """
+    with np.errstate(invalid="ignore"):
+        return predictive_mean(draws, y) - np.asarray(y, dtype=np.float64)  # (..., N)
+
+
+def sqerr_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Squared error of the predictive mean at each point, Bias_i^2 = MSE_i - Var_i.
+
+    Shape (..., N); unit of y squared; lower is better. ValueError for shapes that do not match.
+    Source: ours; from the terms of Appendix H, "Point prediction error".
+
+    >>> sqerr_mean([[1.0], [4.0]], [2.0])
+    array([0.25])
+    """
+    with np.errstate(over="ignore"):
+        return np.square(bias(draws, y))  # (..., N)
+
+
+def corrected_sqerr_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Squared error of the predictive mean without the part that K draws add by chance.
+
+    Bias_i^2 - Var_i / (K - 1), Var_i the population variance: for independent draws its expectation is the
+    squared error of the mean of infinitely many, so single values may be negative. Averages commute with it:
+    a region's value is sqerr_mean - var / (K - 1) of that region's averages.
+    Shape (..., N); unit of y squared; lower is better; NaN for K = 1.
+    ValueError for shapes that do not match. Source: ours.
+
+    >>> corrected_sqerr_mean([[1.0], [4.0]], [2.0])
+    array([-2.])
+    """
+    spread = variance(draws, y)  # (..., N)
+    n_draws = np.shape(draws)[-2]
+    if n_draws == 1:
+        return np.full_like(spread, np.nan)
+    with np.errstate(invalid="ignore"):
+        return sqerr_mean(draws, y) - spread / (n_draws - 1)  # (..., N)
+
+
+def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Continuous ranked probability score at each point, as a V-statistic: the double sum has 1/(2 K^2).
+
+    CRPS_i = (1/K) sum_k |y_i^(k) - y_i| - 1/(2 K^2) sum_k sum_l |y_i^(k) - y_i^(l)|
+    is the exact score of the draws' empirical distribution (the "fair" U-statistic has 1/(2 K (K - 1))).
+    The double sum over sorted draws is 2 sum_k (2k - K - 1) y_i^((k)), so the cost is K log K.
+    Shape (..., N); unit of y; lower is better. ValueError for shapes that do not match.
+    Source: Appendix H, "Continuous ranked probability score".
+
+    >>> crps([[1.0], [4.0]], [2.0])
+    array([0.75])
+    """
+    draws, y = _check_draws(draws, y)
+    n_draws = draws.shape[-2]
+    errors = np.empty((*draws.shape[:-2], len(y), n_draws))  # (..., N, K)
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.subtract(draws.swapaxes(-1, -2), y[:, None], out=errors)
+        errors.sort(axis=-1)
+        gaps = errors @ (np.arange(1 - n_draws, n_draws, 2) / n_draws**2)  # (..., N)
+        np.abs(errors, out=errors)
+        return errors.mean(axis=-1) - gaps
+
+
+def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float = 0.5) -> np.ndarray:
+    """Negative log density of y at each point under the paper's predictive mixture.
+
+    NLL_i = -log (1/K) sum_k N(y_i; y_i^(k), noise_variance).
+    The default 0.5 is the variance sigma^2 that a loss of squared error + beta KL at beta = 1 implies, since
+    beta = 2 sigma^2. Shape (..., N); nats, so rescaling y shifts it; lower is better.
+    ValueError for shapes that do not match and for a variance that is not positive.
+    Source: Appendix H, "On NLL / NLPD"; Appendix D for beta = 2 sigma^2.
+
+    >>> nll([[0.0], [0.0]], [0.0]).round(4)
+    array([0.5724])
+    """
+    draws, y = _check_draws(draws, y)
+    if not noise_variance > 0:
+        raise ValueError(f"noise_variance is {noise_variance}, expected a positive number")
+    with np.errstate(invalid="ignore", over="ignore"):
+        exponents = np.square(draws - y) / (-2 * noise_variance)  # (..., K, N)
+        log_kernel = logsumexp(exponents, axis=-2)  # (..., N)
+    return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi * noise_variance) - log_kernel
+
+
+def spearman(var: np.ndarray, mse: np.ndarray) -> float:
+    """Spearman rank correlation between predicted variance and MSE_i.
+
+    rho = correlation of the ranks, ties sharing their mean rank. No unit; 1 is best: a larger variance then
+    always flags a larger error. NaN where undefined: constant input, fewer than two points, NaN in the input.
+    ValueError for shapes that do not match. Source: Appendix H, "Calibration".
+
+    >>> spearman([1.0, 2.0, 3.0], [1.0, 4.0, 9.0])
+    1.0
+    """
+    var, mse = _check_points(var, mse)
+    if _is_constant(var) or _is_constant(mse):
+        return np.nan
+    return float(spearmanr(var, mse).statistic)
+
+
+def linear_fit(var: np.ndarray, mse: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope (a, b) of the least-squares fit MSE_i = a + b Var_i.
+
+    a has the unit of y squared, b none; a = 0 and b = 1 are best, b > 1 means the variance is too small.
+    (NaN, NaN) for constant variance or fewer than two points. ValueError for shapes that do not match.
+    Source: Appendix H, "Calibration".
+
+    >>> linear_fit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
+    (1.0, 2.0)
+    """
+    var, mse = _check_points(var, mse)
+    if _is_constant(var):
+        return np.nan, np.nan
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        centred = var - var.mean()  # (T,)
+        slope = centred @ (mse - mse.mean()) / (centred @ centred)
+        return float(mse.mean() - slope * var.mean()), float(slope)
+
+
+def risk_coverage(var: np.ndarray, mse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Risk-coverage curve: the mean MSE_i of the most confident fraction c of the points.
+
+    R(c) for c = 1/T, 2/T, ..., 1, points sorted by increasing Var_i. Points of equal variance all count with
+    the mean risk of their block, so the order of the rows cannot matter.
+    Returns coverage (T,) without a unit and risk (T,) in the unit of y squared; lower risk is better.
+    ValueError for shapes that do not match. Source: Appendix H, "Risk-coverage"; the tie rule is ours.
+
+    >>> risk_coverage([3.0, 1.0, 1.0, 2.0], [8.0, 0.0, 2.0, 4.0])
+    (array([0.25, 0.5 , 0.75, 1.  ]), array([1. , 1. , 2. , 3.5]))
+    """
+    var, mse = _check_points(var, mse)
+    if len(var) == 0:
+        return var, mse
+    order = np.lexsort((mse, var))
+    var, mse = var[order], mse[order]
+    first = np.flatnonzero(np.r_[True, var[1:] != var[:-1]])  # (blocks,)
+    sizes = np.diff(first, append=len(var))
+    n_kept = np.arange(1, len(var) + 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        shared = np.repeat(np.add.reduceat(mse, first) / sizes, sizes)  # (T,)
+        return n_kept / len(var), shared.cumsum() / n_kept
+
+
+def aurc(var: np.ndarray, mse: np.ndarray) -> float:
+    """Area under the risk-coverage curve, by trapezoids over coverage 1/T .. 1.
+
+    Nothing is added below 1/T, where the paper's integral starts at 0. Unit of y squared; lower is better.
+    NaN for fewer than two points. ValueError for shapes that do not match.
+    Source: Appendix H, "Risk-coverage".
+
+    >>> aurc([3.0, 1.0, 1.0, 2.0], [8.0, 0.0, 2.0, 4.0])
+    1.3125
+    """
+    coverage, risk = risk_coverage(var, mse)
+    with np.errstate(invalid="ignore"):
+        return float(np.trapezoid(risk, coverage)) if len(risk) > 1 else np.nan
+
+
+def calibration_curve(var: np.ndarray, mse: np.ndarray, bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Variance-MSE calibration curve: mean variance and mean MSE_i in quantile bins of predicted variance.
+
+    Bin b holds the points whose rank r (ties: the mean rank) has floor((r - 1/2) bins / T) = b, so equal
+    variances share a bin; bins left empty by ties or few points are dropped.
+    Returns (Var_b, MSE_b), each (at most bins,) in the unit of y squared; the diagonal is best.
+    One NaN pair if a variance is NaN. ValueError for shapes that do not match and for bins < 1.
+    Source: Appendix H, "variance-MSE calibration curves".
+
+    >>> calibration_curve([1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 5.0], bins=2)
+    (array([1.5, 3.5]), array([1., 4.]))
+    """
+    var, mse = _check_points(var, mse)
+    if bins < 1:
+        raise ValueError(f"bins is {bins}, expected at least 1")
+    if np.isnan(var).any():
+        return np.array([np.nan]), np.array([np.nan])
+    bin_of = ((rankdata(var) - 0.5) * bins // max(len(var), 1)).astype(int)  # (T,)
+    sizes = np.bincount(bin_of, minlength=bins)
+    kept = sizes > 0
+    means = (np.bincount(bin_of, weights=v, minlength=bins)[kept] / sizes[kept] for v in (var, mse))
+    return tuple(means)
+
+
+def pointwise(draws: np.ndarray, y: np.ndarray, variance_offset: float = 0.0) -> dict[str, np.ndarray]:
+    """Predictive mean, Var_i, MSE_i and CRPS_i of every point, as ``{"mean", "var", "mse", "crps"}``.
+
+    Each (..., N), as `predictive_mean`, `variance` (with the offset), `mse` and `crps` define them.
+    ValueError for shapes that do not match. Source: Appendix H.
+
+    >>> sorted(pointwise([[1.0], [4.0]], [2.0]))
+    ['crps', 'mean', 'mse', 'var']
+    """
+    return {
+        "mean": predictive_mean(draws, y),
+        "var": variance(draws, y, variance_offset),
+        "mse": mse(draws, y),
+        "crps": crps(draws, y),
+    }
+
+
+def summary(
+    draws: np.ndarray,
+    y: np.ndarray,
+    id_mask: np.ndarray,
+    variance_offset: float = 0.0,
+    noise_variance: float = 0.5,
+) -> dict[str, float]:
+    """Every number reported for one run: `SUMMARY_COLUMNS`, in that order.
+
+    draws (K, N), y (N,), id_mask (N,) bool. `spearman`, `slope_b`, `intercept_a` and `aurc` are over all
+    points, ``_id`` and ``_ood`` over one region; POINTWISE metrics are averaged over a region or all points,
+    and delta = OOD mean - ID mean. An empty region gives NaN. Units and directions: see each metric.
+    ValueError for shapes that do not match or a mask that is not boolean. Source: Appendix H.
+
+    >>> run = summary([[0.0, 1.0], [0.0, 3.0]], [1.0, 1.0], [True, False])
+    >>> run["mse_id"], run["mse_ood"], run["delta_var"], run["slope_b"]
+    (1.0, 2.0, 1.0, 1.0)
+    """
+    draws, y = _check_draws(draws, y)
+    id_mask = np.asarray(id_mask)
+    if draws.ndim != 2:
+        raise ValueError(f"draws have shape {draws.shape}, expected (K, N): pass one replicate at a time")
+    if id_mask.shape != y.shape or id_mask.dtype != bool:
+        given = f"{id_mask.dtype} of shape {id_mask.shape}"
+        raise ValueError(f"id_mask is {given}, expected bool of shape {y.shape}")
+
+    points = pointwise(draws, y, variance_offset)
+    mean = points.pop("mean")
+    with np.errstate(invalid="ignore", over="ignore"):
+        points["bias"] = mean - y
+        points["sqerr_mean"] = np.square(points["bias"])
+    points["nll"] = nll(draws, y, noise_variance)
+
+    out: dict[str, float] = {"aurc": aurc(points["var"], points["mse"])}
+    regions = {"": np.ones_like(id_mask), "_id": id_mask, "_ood": ~id_mask}
+    with np.errstate(invalid="ignore", over="ignore"):
+        for suffix, chosen in regions.items():
+            var_i, mse_i = points["var"][chosen], points["mse"][chosen]
+            out["spearman" + suffix] = spearman(var_i, mse_i)
+            out["intercept_a" + suffix], out["slope_b" + suffix] = linear_fit(var_i, mse_i)
+            for metric in POINTWISE:
+                out[metric + (suffix or "_all")] = _mean(points[metric][chosen])
+        for metric in ("mse", "var", "crps"):
+            out[f"delta_{metric}"] = out[f"{metric}_ood"] - out[f"{metric}_id"]
+    return {column: out[column] for column in SUMMARY_COLUMNS}
+
+
+def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
+    """Metrics of a standardised target, in the target's own units; a new dict or DataFrame.
+
+    With y' = y_mean + y_std y: MSE, variance, squared error, intercept and AURC times y_std^2; CRPS and bias
+    times y_std; NLL plus log(y_std), its noise variance becoming y_std^2 times as large; Spearman, slope and
+    what is not in SUMMARY_COLUMNS unchanged. For a frame of several data sets y_std may be a Series, one value
+    per row. ValueError for a y_std that is not positive and finite, or if there is nothing to convert.
+
+    >>> to_original_units({"mse_id": 1.0, "crps_id": 1.0, "slope_b": 1.0}, y_std=3.0)
+    {'mse_id': 9.0, 'crps_id': 3.0, 'slope_b': 1.0}
+    """
+    scales = np.asarray(y_std, dtype=np.float64)
+    if not (np.isfinite(scales) & (scales > 0)).all():
+        raise ValueError(f"y_std is {y_std}, expected the target's positive, finite standard deviation")
+    columns = [column for column in metrics.keys() if column in SUMMARY_COLUMNS]
+    if not columns:
+        raise ValueError(f"nothing to convert among {list(metrics.keys())}, expected columns of `summary`")
+    out = metrics.copy()
+    for column in columns:
+        metric = column.removeprefix("delta_").removesuffix("_id").removesuffix("_ood").removesuffix("_all")
+        if metric == "nll":
+            out[column] = metrics[column] + np.log(y_std)
+        elif metric in UNIT_POWER:
+            out[column] = metrics[column] * y_std ** UNIT_POWER[metric]
+    return out
