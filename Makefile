@@ -1,0 +1,77 @@
+# The project's commands; `make` alone lists them. Each makes the environment first if it is missing.
+
+# What may be set: make reproduce OUT=elsewhere
+PYTHON ?= $(shell python3.11 -V >/dev/null 2>&1 && echo python3.11 || echo python3)
+OUT ?= out
+TORCH_INDEX ?=
+
+VENV := .venv
+STAMP := $(VENV)/.complete
+ifeq ($(origin PY),command line)
+READY :=
+else
+PY := $(VENV)/bin/python
+READY := $(STAMP)
+endif
+
+# One thread each: the networks are small, and numbers must not depend on the machine's core count.
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help env reproduce publish test smoke lab clean
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  OUT=DIR          where a run writes (default: out)"
+	@echo "  PYTHON=python3   the interpreter that makes .venv (3.11 or newer; tested: 3.11)"
+	@echo "  TORCH_INDEX=URL  package index to take torch from, for example one with CPU-only builds"
+	@echo "  PY=python        run in an environment of your own (conda) instead of .venv"
+
+env: $(STAMP) ## Make .venv with the versions of requirements.lock
+
+# The stamp is written last: without it an environment is half made, and starts afresh.
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo >&2 \
+	  "make env: needs Python 3.11 or newer, but $(PYTHON) is: $$($(PYTHON) -V 2>&1)." \
+	  "Install one and name it: make env PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 \
+	  "make env: $(PYTHON) lacks the modules venv and ensurepip." \
+	  "On Debian or Ubuntu install them with: apt-get install python3-venv"; exit 1; }
+	@test -e $@ || { echo "Making $(VENV); this takes a few minutes."; $(PYTHON) -m venv --clear $(VENV); }
+	@rm -f $@
+ifneq ($(TORCH_INDEX),)
+	$(VENV)/bin/python -m pip install --index-url '$(TORCH_INDEX)' --no-deps -c requirements.lock torch
+endif
+	$(VENV)/bin/python -m pip install -c requirements.lock -e .
+	@touch $@
+
+reproduce: $(READY) ## Run the six tasks; tables and figures go to out/ (at most 20 minutes on 2 cores)
+	$(PY) -m lib reproduce --out '$(OUT)'
+
+publish: $(READY) ## Copy a run's results, figures and notebooks to the tracked places
+	$(PY) -m lib publish --out '$(OUT)'
+
+NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+STRICT := $(filter notebooks/01_% notebooks/02_% notebooks/05_%,$(NOTEBOOKS))
+LAX := $(filter-out $(STRICT),$(NOTEBOOKS))
+NBVAL := $(PY) -m pytest --nbval-current-env --nbval-cell-timeout 300
+
+test: export TQDM_DISABLE := 1
+test: $(READY) ## Run all tests and every notebook (at most 15 minutes on 2 cores)
+	@start=$$(date +%s); failed=; \
+	$(PY) -m pytest || failed="$$failed pytest"; \
+	test -z "$(STRICT)" || $(NBVAL) --nbval $(STRICT) || failed="$$failed strict-notebooks"; \
+	test -z "$(LAX)" || $(NBVAL) --nbval-lax $(LAX) || failed="$$failed notebooks"; \
+	echo "make test: $$(( $$(date +%s) - start )) s, $${failed:+failed:}$${failed:-all passed}"; \
+	test -z "$$failed"
+
+smoke: $(READY) ## Walk the whole path with few epochs (under 2 minutes)
+	$(PY) -m lib smoke
+
+lab: $(READY) ## Open JupyterLab
+	$(PY) -m jupyterlab
+
+clean: ## Remove .venv and caches; results in out/ stay
+	rm -rf $(VENV) build .pytest_cache *.egg-info
+	find fdn_kernels lib notebooks tests -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

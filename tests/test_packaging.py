@@ -1,0 +1,161 @@
+"""What the files around the code promise: one lock, one list of dependencies, one-way imports."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+ACCELERATOR = re.compile("nvidia-|cuda-|triton")  # companions that the CUDA build of torch pins itself
+
+
+def lock_lines() -> list[str]:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def locked() -> dict[str, str]:
+    return {canonicalize_name(name): version for name, version in (line.split("==") for line in lock_lines())}
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_lock_is_nothing_but_exact_pins():
+    pin = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.]*")  # no hash, marker or local tag
+    assert [line for line in lock_lines() if not pin.fullmatch(line)] == []
+    assert len(locked()) == len(lock_lines()), "a package is pinned twice"
+    assert locked()["torch"] == "2.13.0"
+
+
+def test_lock_pins_every_dependency_at_an_allowed_version():
+    extras = project()["optional-dependencies"].values()
+    declared = [Requirement(text) for group in [project()["dependencies"], *extras] for text in group]
+    pins = locked()
+    for requirement in declared:
+        pin = pins.get(canonicalize_name(requirement.name))
+        assert pin is not None, f"requirements.lock lacks {requirement.name}; pin it there"
+        assert requirement.specifier.contains(pin), f"{requirement} does not allow the pinned {pin}"
+
+
+def made_from_the_lock() -> bool:
+    installed = {canonicalize_name(dist.name): dist.version.split("+")[0] for dist in metadata.distributions()}
+    same = all(installed[name] == pin for name, pin in locked().items() if name in installed)
+    return same and sys.platform == "linux" and sys.version_info[:2] == (3, 11)
+
+
+def test_lock_pins_what_the_dependencies_need_in_turn():
+    if not made_from_the_lock():
+        pytest.skip("this environment is not the one that the lock describes: make env, Linux, Python 3.11")
+    todo = [Requirement(text) for text in project()["dependencies"]]
+    seen: dict[str, set[str]] = {}  # package -> extras already followed
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if ACCELERATOR.match(name) or (name in seen and requirement.extras <= seen[name]):
+            continue
+        seen[name] = seen.get(name, set()) | requirement.extras
+        for text in metadata.requires(name) or ():
+            child = Requirement(text)
+            extras = seen[name] | {""}
+            if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in extras):
+                todo.append(child)
+    assert len(seen) > 50
+    assert sorted(set(seen) - set(locked())) == []
+
+
+def test_triton_is_never_required():
+    assert not any(Requirement(text).name == "triton" for text in project()["dependencies"])
+    assert project()["optional-dependencies"]["triton"] == ["triton; sys_platform == 'linux'"]
+
+
+def test_environment_yml_is_no_second_list_of_versions():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["dependencies"] == ["python=3.11", "pip", {"pip": ["-e ."]}]
+
+
+def test_ci_runs_what_the_readme_says():
+    run = ROOT / ".ci" / "run"
+    assert os.access(run, os.X_OK)
+    assert re.search(r"^make test\b", run.read_text(), re.MULTILINE)
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
+
+
+def tracked_texts() -> dict[str, str]:
+    try:
+        listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    texts = {}
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        content = (ROOT / name).read_bytes() if (ROOT / name).is_file() else b""
+        if b"\0" not in content:
+            texts[name] = content.decode(errors="replace")
+    return texts
+
+
+def test_tracked_files_name_no_registry_and_no_path_of_a_machine():
+    hosts = "|".join(["pypi", "pythonhosted", r"download\.pytorch", "anaconda", "npmjs"])
+    folders = "|".join(["work", "root", "tmp", "home", "opt", "Users"])
+    forbidden = re.compile(rf"(?:{hosts})\.org|(?<![\w.])/(?:{folders})/")
+    assert forbidden.search("in /" + "tmp/x") and not forbidden.search("in out/tmp/x")
+    texts = tracked_texts().items()
+    assert [f"{name}: {hit.group()}" for name, text in texts for hit in forbidden.finditer(text)] == []
+
+
+def test_ignored_files_are_results_of_runs_and_never_sources():
+    def ignored(name: str) -> bool:
+        command = ["git", "-C", str(ROOT), "check-ignore", "--quiet", "--no-index", name]
+        return subprocess.run(command).returncode == 0
+
+    tracked_texts()  # skips outside a git checkout
+    assert all(map(ignored, ["out/metrics.parquet", "data/raw/Folds5x2_pp.xlsx", ".venv/bin/python"]))
+    assert not any(map(ignored, ["lib/data/uci.py", "data/results/metrics.parquet", "notebooks/01.ipynb"]))
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names that a file imports, wherever in the file it does so."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize(
+    ("package", "above"), [("fdn_kernels", {"lib", "notebooks"}), ("lib", {"notebooks"})]
+)
+def test_imports_go_one_way(package, above):
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    assert {str(path.relative_to(ROOT)) for path in files if imported(path) & above} == set()
+
+
+def test_every_module_imports_without_triton():
+    program = """
+import importlib, pkgutil, sys
+sys.modules["triton"] = None  # as if it were not installed
+import fdn_kernels, lib
+for package in (fdn_kernels, lib):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
