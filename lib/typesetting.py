@@ -1,0 +1,114 @@
+"""A table as strings, written as Markdown, LaTeX and CSV.
+
+A cell is Markdown: `$...$` is mathematics, backticks are code, a line break separates the lines of one cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "&": r"\&", "#": r"\#", "_": r"\_",
+    "$": r"\$", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "]": "{]}",
+    "<": "$<$", ">": "$>$", "—": "---", "–": "--", "ρ": r"$\rho$", "Δ": r"$\Delta$", "β": r"$\beta$",
+    "↓": r"$\downarrow$", "↑": r"$\uparrow$", "≤": r"$\le$", "≥": r"$\ge$", "±": r"$\pm$", "×": r"$\times$",
+    "≠": r"$\ne$", "−": "$-$", "†": r"$^\dagger$",
+}  # brackets are wrapped because LaTeX takes "[" after a line break for an option
+
+
+def to_latex_text(text: str) -> str:
+    r"""LaTeX of one cell: special characters escaped, `$...$` kept, code set in typewriter.
+
+    >>> to_latex_text("50 % of `a_b`, $x_1$: [-0.5, —]")
+    '50 \\% of \\texttt{a\\_b}, $x_1$: {[}$-$0.5, ---{]}'
+    """
+    def escape(plain: str) -> str:
+        return "".join(_LATEX.get(c, c) for c in plain)
+
+    pieces = []
+    for piece in re.split(r"(\$[^$]+\$|`[^`]+`)", text):
+        if piece.startswith("$") and len(piece) > 1:
+            pieces.append(piece)
+        elif piece.startswith("`"):
+            pieces.append(rf"\texttt{{{escape(piece[1:-1])}}}")
+        else:
+            pieces.append(re.sub(r"(?<![\w-])-(?=\d)", "$-$", escape(piece)))
+    return "".join(pieces)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text: `columns` (C,), `rows` (R, C), `align` one of l, c, r per column.
+
+    Raises ValueError if a row or `align` does not have one entry per column.
+    """
+
+    name: str  # stem of the written files and LaTeX label
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    align: str
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for what, given in [("align", self.align), *((f"row {i}", row) for i, row in enumerate(self.rows))]:
+            if len(given) != len(self.columns):
+                expected = f"{len(self.columns)}, one per column"
+                raise ValueError(f"table {self.name}: {what} has {len(given)} entries, expected {expected}")
+
+    def to_markdown(self) -> str:
+        """GitHub-flavoured Markdown: title, caption, pipe table, notes."""
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(c.replace("|", r"\|").replace("\n", "<br>") for c in cells) + " |"
+
+        rule = "|" + "|".join({"l": ":---", "c": ":---:", "r": "---:"}[a] for a in self.align) + "|"
+        notes = [f"\n{note}" for note in self.notes]
+        head = f"**{self.title}.** {self.caption}\n"
+        return "\n".join([head, line(self.columns), rule, *map(line, self.rows), *notes]) + "\n"
+
+    _repr_markdown_ = to_markdown  # how a notebook shows it
+
+    def to_latex(self) -> str:
+        """A `table` environment with booktabs rules; cells of several lines use makecell."""
+        def cell(text: str, align: str) -> str:
+            lines = r" \\ ".join(map(to_latex_text, text.split("\n")))
+            return rf"\makecell[{align}]{{{lines}}}" if "\n" in text else lines
+
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(map(cell, cells, self.align)) + r" \\"
+
+        tall = any("\n" in c for row in self.rows for c in row)
+        body = ("\n\\addlinespace\n" if tall else "\n").join(map(line, self.rows))
+        notes = [rf"\par\smallskip{{\footnotesize {to_latex_text(note)}\par}}" for note in self.notes]
+        return "\n".join([
+            r"% needs \usepackage{adjustbox,booktabs,makecell}", r"\begin{table}", r"\centering",
+            rf"\caption{{{to_latex_text(self.title)}. {to_latex_text(self.caption)}}}",
+            rf"\label{{tab:{self.name.replace('_', '-')}}}", r"\begin{adjustbox}{max width=\linewidth}",
+            rf"\begin{{tabular}}{{{self.align}}}", r"\toprule",
+            line(self.columns), r"\midrule", body, r"\bottomrule", r"\end{tabular}",
+            r"\end{adjustbox}", *notes, r"\end{table}",
+        ]) + "\n"
+
+    def to_csv(self) -> str:
+        """The cells alone, one row a line; the lines of a cell are joined by " / "."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([[c.replace("`", "").replace("\n", " / ") for c in row]
+                          for row in [self.columns, *self.rows]])
+        return out.getvalue()
+
+    def write(self, out_dir: Path) -> list[Path]:
+        """Write NAME.md, NAME.tex and NAME.csv below `out_dir` and return their paths."""
+        out_dir.mkdir(parents=True, exist_ok=True)
+        written = []
+        for suffix, text in [(".md", self.to_markdown()), (".tex", self.to_latex()), (".csv", self.to_csv())]:
+            path = out_dir / (self.name + suffix)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            written.append(path)
+        return written
