@@ -357,8 +357,8 @@ def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
 
     With y' = y_mean + y_std y: MSE, variance, squared error, intercept and AURC times y_std^2; CRPS and bias
     times y_std; NLL plus log(y_std), its noise variance becoming y_std^2 times as large; Spearman, slope and
-    what is not in SUMMARY_COLUMNS unchanged. For a frame of several data sets y_std may be a Series, one value
-    per row. ValueError for a y_std that is not positive and finite, or if there is nothing to convert.
+    what is not in SUMMARY_COLUMNS unchanged. For a frame of several data sets y_std may be a Series, one per
+    row. ValueError for a y_std that is not positive and finite, or if there is nothing to convert.
 
     >>> to_original_units({"mse_id": 1.0, "crps_id": 1.0, "slope_b": 1.0}, y_std=3.0)
     {'mse_id': 9.0, 'crps_id': 3.0, 'slope_b': 1.0}
