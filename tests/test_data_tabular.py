@@ -1,0 +1,130 @@
+"""Any CSV or DataFrame: what goes through the splitter, and the one sentence for what does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib import data
+from lib.errors import UserError
+
+ROWS = 60
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(3)
+    z = rng.uniform(0, 10, ROWS)
+    return pd.DataFrame({"a": rng.normal(size=ROWS), "z": z, "y": z**2, "n": rng.integers(0, 9, ROWS)})
+
+
+def split(table, **options):
+    return data.from_frame(table, **{"target": "y", "split_column": "z"} | options)
+
+
+def test_frame_and_csv_give_the_splitters_data_set(frame, tmp_path):
+    path = tmp_path / "mine.csv"
+    frame.to_csv(path, index=False)
+    direct = data.feature_band_split(frame[["a", "z", "n"]], frame["y"], split_feature=1)
+    for table, name in ((frame, "table"), (path, "mine"), (str(path), "mine")):
+        d = split(table)
+        assert d.fingerprint == direct.fingerprint and d.name == name
+        assert d.feature_names == ("a", "z", "n") and d.target_name == "y" and d.split_feature == 1
+    assert split(path, name="theirs").name == "theirs" and split(path).source == "mine.csv"
+
+
+def test_chosen_features_in_their_order(frame):
+    d = split(frame, features=["n", "z"])
+    assert d.feature_names == ("n", "z") and d.split_feature == 1
+
+
+def test_booleans_integers_and_nullable_numbers_are_numbers(frame):
+    plain = split(frame.assign(b=(frame.a > 0).astype(float)))
+    assert split(frame.assign(b=frame.a > 0)).fingerprint == plain.fingerprint
+    assert split(frame.assign(b=(frame.a > 0).astype("boolean"))).fingerprint == plain.fingerprint
+    assert split(frame.assign(b=(frame.a > 0).astype(object))).fingerprint == plain.fingerprint
+
+
+def changed(frame, row, column, value):
+    frame = frame.astype(object if isinstance(value, str) else float)
+    frame.loc[row, column] = value
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda f: changed(f, 4, "a", "red"), r"column 'a' holds text \('red' in data row 5\)"),
+        (lambda f: f.assign(a="red"), r"column 'a' holds text \('red' in data row 1\)"),
+        (lambda f: changed(f, 4, "a", np.nan), r"'a' has missing \(NaN\) values \(1, first in data row 5\)"),
+        (lambda f: changed(f, 4, "y", np.inf), r"column 'y' has infinite values \(1, .* row 5\)"),
+        (lambda f: changed(f, slice(8, 9), "z", -np.inf), r"column 'z' has infinite values \(2, .* row 9\)"),
+        (lambda f: f.assign(a=1.5), r"column 'a' is constant \(1.5\)"),
+        (lambda f: f.assign(y=0), r"column 'y' is constant \(0\)"),
+        (lambda f: f.assign(z=2), r"column 'z' is constant \(2\)"),
+        (lambda f: f.drop(columns="y"), "no column 'y'; the table has 'a', 'z', 'n'"),
+        (lambda f: f.drop(columns="z"), "no column 'z'; the table has 'a', 'y', 'n'"),
+        (lambda f: f.iloc[:12], "too few rows.*in the band.*1 to validate"),
+        (lambda f: f.assign(z=(np.arange(ROWS) == 0)), "too few rows: 59 of 60 .* with 1 outside"),
+        (lambda f: f.iloc[:0], "has no rows"),
+        (lambda f: f.set_axis(["a", "z", "y", "a"], axis=1), "repeats 'a'"),
+    ],
+)
+def test_what_cannot_be_split_gets_one_sentence(frame, tmp_path, break_it, message):
+    broken = break_it(frame)
+    path = tmp_path / "broken.csv"
+    broken.to_csv(path, index=False)
+    for table in (broken, path):
+        with pytest.raises(UserError, match=message) as caught:
+            split(table)
+        assert "\n" not in str(caught.value)
+
+
+def test_columns_that_are_no_numbers(frame):
+    with pytest.raises(UserError, match="column 'a' holds values of type datetime64"):
+        split(frame.assign(a=pd.date_range("2020-01-01", periods=ROWS)))
+    with pytest.raises(UserError, match="column 'a' holds values of type complex128"):
+        split(frame.assign(a=frame.a + 1j))
+    with pytest.raises(UserError, match="column 'a' has missing"):
+        split(frame.assign(a=pd.array([pd.NA, *range(ROWS - 1)], dtype="Int64")))
+
+
+def test_roles_that_do_not_go_together(frame):
+    with pytest.raises(UserError, match="target 'y' cannot be a feature"):
+        split(frame, features=["y", "z"])
+    with pytest.raises(UserError, match="target 'z' cannot be .*the split column"):
+        split(frame, target="z")
+    with pytest.raises(UserError, match=r"split column 'z' needs to be one of the features \['a'\]"):
+        split(frame, features=["a"])
+    with pytest.raises(UserError, match="repeats 'z'"):
+        split(frame, features=["z", "z"])
+    with pytest.raises(UserError, match="no column 'b'; the table has 'a', 'z', 'y', 'n'"):
+        split(frame, features=["z", "b"])
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", "is empty"),
+        (b"z,y\n", "no rows"),
+        (b"z,,y\n1,2,3\n", "without a name"),
+        (b"z,y\n1,2,3\n4,5,6\n", "more values than its header"),
+        (b"z,y\n1,2\n1,2,3\n", "no comma-separated table"),
+        (b"\x89PNG\xff\xfe\n\x00", "no comma-separated table"),
+        (b"z;y\n1;2\n3;4\n", "no column 'y'; the table has 'z;y'"),
+    ],
+)
+def test_files_that_are_no_table(tmp_path, contents, message):
+    path = tmp_path / "file.csv"
+    path.write_bytes(contents)
+    with pytest.raises(UserError, match=message) as caught:
+        split(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(UserError, match="absent.csv cannot be read: No such file"):
+        split(tmp_path / "absent.csv")
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        split(tmp_path)
