@@ -1,0 +1,107 @@
+r"""The definition of the op, in plain einsum and without cleverness.
+
+Shapes, throughout this package: ``...`` are replicates (seeds, ensemble members), ``K`` Monte Carlo draws, ``B``
+examples; ``P = d_out (d_in + 1)`` are one layer's parameters: weights, laid out ``(d_out, d_in)``, then biases.
+Axes named ``k`` or ``b`` are 1 where a quantity does not depend on the draw or on the example.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class WeightGaussian(NamedTuple):
+    """Diagonal Gaussian over the weights and biases of one layer, q(theta_l | s_l) (paper, section 3.2)."""
+
+    mean: Tensor  # (..., k, b, P)
+    scale: Tensor  # (..., k, b, P), standard deviations
+
+
+def split_parameters(theta: Tensor, d_in: int) -> tuple[Tensor, Tensor]:
+    """Parameters ``(..., P)`` as weights ``(..., d_out, d_in)`` and biases ``(..., d_out)``."""
+    d_out = theta.shape[-1] // (d_in + 1)
+    return theta[..., : d_out * d_in].unflatten(-1, (d_out, d_in)), theta[..., d_out * d_in :]
+
+
+def hypernet_order(t: Tensor, d_in: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Outputs ordered (mu_W, rho_W, mu_b, rho_b) along ``dim`` as the parameters' means and rhos, P each."""
+    d_out = t.shape[dim] // (2 * (d_in + 1))
+    n = d_out * d_in
+    weight_mean, weight_rho, bias_mean, bias_rho = t.split([n, n, d_out, d_out], dim)
+    return torch.cat([weight_mean, bias_mean], dim), torch.cat([weight_rho, bias_rho], dim)
+
+
+def hypernet_gaussian(z: Tensor, weight: Tensor, bias: Tensor, d_in: int, floor: float) -> WeightGaussian:
+    r"""(mu_W, rho_W, mu_b, rho_b) = weight z + bias, sigma = floor + softplus(rho) (paper, section 3.2).
+
+    z ``(..., k, B, h)``, weight ``(..., 2P, h)``, bias ``(..., 2P)``.
+    """
+    out = torch.einsum("...kbh,...ph->...kbp", z, weight) + bias[..., None, None, :]  # (..., k, B, 2P)
+    mean, rho = hypernet_order(out, d_in, -1)  # (..., k, B, P)
+    return WeightGaussian(mean, floor + F.softplus(rho))
+
+
+def matvec(theta: Tensor, a: Tensor) -> Tensor:
+    """W a + b: theta ``(..., k, b, P)``, a ``(..., k, B, d_in)`` to ``(..., k, B, d_out)``."""
+    weight, bias = split_parameters(theta, a.shape[-1])
+    return torch.einsum("...oi,...i->...o", weight, a) + bias
+
+
+def moments(a: Tensor, q: WeightGaussian) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance of W a + b given a: mu_W a + mu_b and sigma_W^2 a^2 + sigma_b^2, both ``(..., k, B, d_out)``.
+
+    Exact, and the outputs are independent, where each draw of the weights is used for one a.
+    """
+    return matvec(q.mean, a), matvec(q.scale.square(), a.square())
+
+
+def gaussian_linear(a: Tensor, q: WeightGaussian, noise: str, eps: Tensor | None) -> Tensor:
+    """y = W a + b with (W, b) ~ q, for each draw and example; see :func:`fdn_kernels.ops.gaussian_linear`."""
+    if noise == "none":
+        return matvec(q.mean, a)
+    if noise == "local":
+        mean, var = moments(a, q)
+        return mean + var.sqrt() * eps
+    return matvec(q.mean + q.scale * eps, a)
+
+
+def gaussian_kl(q: WeightGaussian, prior_scale: float) -> Tensor:
+    r"""KL(q || N(0, s0^2 I)) = 1/2 sum_j [(sigma_j^2 + mu_j^2) / s0^2 - 1 - log(sigma_j^2 / s0^2)], ``(..., k, b)``.
+
+    Summed over all weights and biases of the layer. Source: paper, section 3.2, "Prior and regularization".
+    """
+    squares = (q.scale.square() + q.mean.square()) / prior_scale**2
+    return (0.5 * (squares - 1) - (q.scale / prior_scale).log()).sum(-1)
+
+
+def sampled_kl(q: WeightGaussian, eps: Tensor, prior_scale: float) -> Tensor:
+    r"""log q(theta | s) - log p0(theta) at the drawn theta, ``(..., K, b)``: the KL's one-sample estimate.
+
+    The IWAE bound weighs a draw by exp(-sampled_kl) p(y | x, theta) (paper, appendix B, equation (B)).
+    """
+    theta = q.mean + q.scale * eps  # (..., K, b, P)
+    log_ratio = 0.5 * ((theta / prior_scale).square() - eps.square()) - (q.scale / prior_scale).log()
+    return log_ratio.sum(-1)
+
+
+def fdn_linear(
+    a: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    noise: str,
+    eps: Tensor | None,
+    kl: str,
+    floor: float,
+    prior_scale: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Hypernetwork output, sampling, matvec and KL of one layer; see :func:`fdn_kernels.ops.fdn_linear`."""
+    q = hypernet_gaussian(z, weight, bias, a.shape[-1], floor)
+    y = gaussian_linear(a, q, noise, eps)
+    if kl == "none":
+        return y, None
+    return y, gaussian_kl(q, prior_scale) if kl == "analytic" else sampled_kl(q, eps, prior_scale)

@@ -1,0 +1,67 @@
+"""Random streams: every (dataset, model, seed) owns five, so its numbers never depend on which seeds share its block."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PURPOSES = ("init", "shuffle", "train", "validate", "test")
+
+
+def seed_sequence(dataset: str, model: str, seed: int, purpose: str, member: int = 0) -> np.random.SeedSequence:
+    """The root of one random stream: of a dataset, model, seed and purpose and, in an ensemble, of a member."""
+    names = (zlib.crc32(dataset.encode()), zlib.crc32(model.encode()))
+    return np.random.SeedSequence([seed, *names, PURPOSES.index(purpose), member])
+
+
+class Streams:
+    """Noise for a stack of replicates, one generator each.
+
+    Args:
+        roots: one seed sequence per replicate, in C order over ``lead``.
+        lead: leading (replicate) shape of every tensor drawn.
+        dtype: of the normal numbers.
+
+    Small requests are served from blocks of ``BLOCK`` numbers per replicate. What a replicate receives depends on
+    its own root and the requests only.
+    """
+
+    BLOCK = 1 << 14
+
+    def __init__(self, roots: Sequence[np.random.SeedSequence], lead: tuple[int, ...], dtype: torch.dtype) -> None:
+        if math.prod(lead) != len(roots):
+            raise ValueError(f"{len(roots)} random streams cannot serve replicates of shape {lead}")
+        self.generators = [np.random.Generator(np.random.SFC64(root)) for root in roots]
+        self.lead, self.dtype = tuple(lead), dtype
+        self._block = torch.empty(len(roots), 0, dtype=dtype)
+        self._used = 0
+
+    def _each(self, draw: Callable[[np.random.Generator], np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack([draw(g) for g in self.generators]))
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers, ``(*lead, *shape)``."""
+        size = math.prod(shape)
+        if size > self.BLOCK:
+            return self._each(lambda g: g.standard_normal(size)).to(self.dtype).view(*self.lead, *shape)
+        if self._used + size > self._block.shape[-1]:
+            self._block, self._used = self._each(lambda g: g.standard_normal(self.BLOCK)).to(self.dtype), 0
+        taken = self._block[:, self._used : self._used + size]
+        self._used += size
+        return taken.reshape(*self.lead, *shape)
+
+    def keep(self, rate: float, *shape: int) -> Tensor:
+        """Dropout masks, bool, False with probability ``rate`` (to 1 part in 65,536), ``(*lead, *shape)``."""
+        size, dropped = math.prod(shape), round(rate * 65536)
+        words = -(-size // 4)  # 64 random bits are four masks
+        mask = self._each(lambda g: g.bit_generator.random_raw(words).view(np.uint16)[:size] >= dropped)
+        return mask.view(*self.lead, *shape)
+
+    def permutations(self, n: int) -> Tensor:
+        """One permutation of 0..n-1 per replicate, ``(*lead, n)``, int64."""
+        return self._each(lambda g: g.permutation(n)).view(*self.lead, n)

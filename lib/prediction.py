@@ -1,0 +1,87 @@
+"""Draws from a trained network, and what can be said from them: mean, variance and its two parts, a mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+
+from lib.models import Network
+from lib.noise import Streams
+from lib.stacking import Stack
+
+CHUNK_ELEMENTS = 1 << 18  # hidden activations (draws x examples x width) alive at once
+
+
+def noise_kind(noise: str, sampled_weights: bool = False) -> str:
+    """How a protocol's noise is computed: independent noise as ``local``, the same distribution, where weights need not exist."""
+    return "local" if noise == "independent" and not sampled_weights else noise
+
+
+def predict_outputs(
+    stack: Stack, row: Tensor, x: Tensor, streams: Streams, draws: int, kind: str
+) -> Tensor:
+    """Network outputs of one seed for all x.
+
+    Args:
+        row: parameters, ``(n,)``, or ``(M, n)`` for an ensemble.
+        x: inputs ``(N, d)``.
+        streams: noise of shape ``()`` or ``(M,)``.
+        draws: K; a deterministic network gives one.
+        kind: ``"shared"``, ``"independent"`` or ``"local"``.
+
+    Returns:
+        ``(K, N, n_outputs)`` or ``(M, K, N, n_outputs)``. With shared noise draw k is one function over all of x.
+    """
+    network = stack.network
+    draws = draws if network.stochastic else 1
+    width = max([layer.d_out for layer in network.layers])
+    size = max(16, CHUNK_ELEMENTS // (draws * width))
+    noise, outputs = None, []
+    with torch.no_grad():
+        for part in x.split(size):
+            noise = network.draw_noise(streams, kind, draws, len(part), training=False, same_pass=noise)
+            outputs.append(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
+    return torch.cat(outputs, dim=-2)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Monte Carlo predictions at N inputs.
+
+    Attributes:
+        draws: f_theta_k(x), ``(K, N)``, without observation noise.
+        noise_variance: sigma_theta_k(x)^2, ``(K, N)``: the likelihood's.
+
+    Source: paper, appendix D ("Predictive variance decomposition", "Monte Carlo estimators").
+    """
+
+    draws: Tensor
+    noise_variance: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Predictive mean, ``(N,)``."""
+        return self.draws.mean(-2)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Var_theta f_theta(x): population variance over the draws, ``(N,)``."""
+        return self.draws.var(-2, correction=0)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """E_theta sigma_theta(x)^2, ``(N,)``."""
+        return self.noise_variance.mean(-2)
+
+    @property
+    def variance(self) -> Tensor:
+        """Var[Y | x] = aleatoric + epistemic, ``(N,)``."""
+        return self.aleatoric + self.epistemic
+
+    def mixture(self) -> MixtureSameFamily:
+        """The predictive density (1/K) sum_k N(y; f_k(x), sigma_k(x)^2) as a ``torch.distributions`` object, batch ``(N,)``."""
+        components = Normal(self.draws.mT, self.noise_variance.mT.sqrt())  # (N, K)
+        return MixtureSameFamily(Categorical(logits=torch.zeros_like(self.draws.mT)), components)

@@ -1,0 +1,178 @@
+"""Stacked training: all seeds (and ensemble members) of a model in one program, with the best epoch of each kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from lib import metrics
+from lib.data.dataset import Dataset
+from lib.models import ModelSpec, Network, build_network
+from lib.noise import Streams, seed_sequence
+from lib.objectives import HomoscedasticGaussian, Likelihood, beta_at, beta_elbo, iwae
+from lib.prediction import Prediction, noise_kind, predict_outputs
+from lib.protocol import Protocol
+from lib.stacking import Stack
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model trained on one data set with R seeds.
+
+    Attributes:
+        flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members.
+        best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
+        scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
+        seconds: wall time spent on ``training`` and ``validation``.
+    """
+
+    spec: ModelSpec
+    protocol: Protocol
+    dataset: str
+    seeds: tuple[int, ...]
+    likelihood: Likelihood
+    stack: Stack
+    flat: Tensor
+    best_epoch: np.ndarray
+    scores: np.ndarray
+    seconds: dict[str, float]
+
+    def network(self, seed: int, member: int = 0) -> Network:
+        """The trained network of one seed (and ensemble member) as an ordinary module."""
+        row = self.flat[self.seeds.index(seed)]
+        return self.stack.extract(row[member] if self.spec.members > 1 else row)
+
+    def predict(self, seed: int, x: np.ndarray, draws: int | None = None) -> Prediction:
+        """Prediction of one seed at inputs ``(N, d)`` with K draws (default: the protocol's; an ensemble: its members)."""
+        streams = _streams(self.dataset, self.spec, seed, "test", self.protocol)
+        return _predict(self, self.flat[self.seeds.index(seed)], x, streams, draws)
+
+
+def _streams(dataset: str, spec: ModelSpec, seed: int, purpose: str, protocol: Protocol) -> Streams:
+    """One seed's streams for a purpose, of shape () or, for an ensemble, (M,)."""
+    return _stacked_streams(dataset, spec, (seed,), purpose, protocol, () if spec.members == 1 else (spec.members,))
+
+
+def _stacked_streams(
+    dataset: str, spec: ModelSpec, seeds: Sequence[int], purpose: str, protocol: Protocol, lead: tuple[int, ...]
+) -> Streams:
+    """Streams of several seeds; the members of an ensemble have their own where ``lead`` has room for them."""
+    members = range(1 if lead and lead[-1] == 1 and spec.members > 1 else spec.members)
+    roots = [seed_sequence(dataset, spec.name, seed, purpose, m) for seed in seeds for m in members]
+    return Streams(roots, lead, getattr(torch, protocol.dtype))
+
+
+def _predict(fit: Fit, row: Tensor, x: np.ndarray | Tensor, streams: Streams, draws: int | None = None) -> Prediction:
+    p = fit.protocol
+    x = torch.as_tensor(x, dtype=row.dtype)
+    out = predict_outputs(fit.stack, row, x, streams, draws or p.eval_draws, noise_kind(p.noise))
+    out = out.reshape(-1, *out.shape[-2:])  # (K or M, N, n_outputs)
+    return Prediction(fit.likelihood.mean(out), fit.likelihood.noise_variance(out))
+
+
+def _stack(dataset: Dataset, spec: ModelSpec, seeds: Sequence[int], protocol: Protocol, n_outputs: int) -> Stack:
+    """Freshly initialised networks of every seed and member, each from its own stream."""
+    networks = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in seeds:
+            for member in range(spec.members):
+                root = seed_sequence(dataset.name, spec.name, seed, "init", member)
+                torch.manual_seed(int(root.generate_state(1)[0]))
+                networks.append(build_network(spec, dataset.n_features, protocol, n_outputs))
+    lead = (len(seeds),) if spec.members == 1 else (len(seeds), spec.members)
+    return Stack([network.to(getattr(torch, protocol.dtype)) for network in networks], lead)
+
+
+def fit(
+    spec: ModelSpec,
+    dataset: Dataset,
+    protocol: Protocol,
+    seeds: Sequence[int],
+    likelihood: Likelihood | None = None,
+    progress: bool = False,
+) -> Fit:
+    r"""Train a model with every seed at once and keep, for each seed, the epoch with the best validation score.
+
+    The loss is mean squared error + beta KL (or the IWAE bound); Adam; gradient norm clipped per network. After each
+    epoch K draws are taken at the validation points and the smallest mean CRPS (deterministic models: MSE) wins.
+
+    Args:
+        spec: model and widths, e.g. from :func:`lib.models.model_spec`.
+        dataset: data; ``id_val`` marks the validation points that count.
+        protocol: every setting.
+        seeds: R seeds; a seed's result does not depend on the others.
+        likelihood: default: the homoscedastic Gaussian with the protocol's noise variance.
+        progress: show a bar on a terminal.
+
+    Source: paper, algorithm 1, appendix B and the hyperparameter table.
+    """
+    p = protocol
+    likelihood = likelihood or HomoscedasticGaussian(p.noise_variance)
+    seeds = tuple(seeds)
+    stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
+    flat = stack.flat.requires_grad_()  # (*lead, n), lead = (R,) or (R, M)
+    lead = flat.shape[:-1]
+    result = Fit(
+        spec, p, dataset.name, seeds, likelihood, stack, flat.detach().clone(),
+        best_epoch=np.zeros(len(seeds), dtype=int), scores=np.empty((len(seeds), 0)), seconds={},
+    )  # fmt: skip
+
+    x_train = torch.as_tensor(dataset.x_train, dtype=flat.dtype)  # (N, d)
+    y_train = torch.as_tensor(dataset.y_train, dtype=flat.dtype)  # (N,)
+    x_val = torch.as_tensor(dataset.x_val[dataset.id_val], dtype=flat.dtype)  # (N_val, d)
+    y_val = dataset.y_val[dataset.id_val]
+    n_train = len(x_train)
+
+    order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
+    shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
+    train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
+    val_noise = [_streams(dataset.name, spec, seed, "validate", p) for seed in seeds]
+
+    optimizer = torch.optim.Adam([flat], lr=p.learning_rate, fused=True)
+    kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
+    epochs = max(1, p.epochs // spec.members)
+    best = np.full(len(seeds), np.inf)
+    scores = np.empty((len(seeds), epochs))
+    seconds = {"training": 0.0, "validation": 0.0}
+    update = 0
+    bar = tqdm(range(1, epochs + 1), desc=f"{dataset.name} {spec.name}", disable=None if progress else True, leave=False)
+    for epoch in bar:
+        start = time.perf_counter()
+        order = shuffles.permutations(n_train)  # (*order_lead, N)
+        x_epoch, y_epoch = x_train[order], y_train[order]  # (*order_lead, N, d), (*order_lead, N)
+        for x, y in zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1)):
+            update += 1
+            step = epoch if p.warmup_unit == "epochs" else update
+            beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max)
+            noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
+            if p.objective == "elbo":
+                output, kl = stack(flat, x, noise, "analytic")
+                loss = beta_elbo(output, y, kl, beta, likelihood)  # (*lead)
+            else:
+                output, log_ratio = stack(flat, x, noise, "sampled")
+                loss = iwae(output, y, log_ratio, likelihood)  # (*lead)
+            optimizer.zero_grad()
+            loss.sum().backward()
+            if p.clip_norm is not None:
+                norm = flat.grad.norm(dim=-1, keepdim=True)  # (*lead, 1)
+                flat.grad.mul_((p.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
+            optimizer.step()
+        trained = time.perf_counter()
+        rows = flat.detach()
+        for r in range(len(seeds)):
+            draws = _predict(result, rows[r], x_val, val_noise[r]).draws.numpy()  # (K, N_val)
+            score = metrics.crps(draws, y_val).mean() if len(draws) > 1 else metrics.mse(draws, y_val).mean()
+            scores[r, epoch - 1] = score
+            if score < best[r]:
+                best[r], result.best_epoch[r] = score, epoch
+                result.flat[r] = rows[r]
+        seconds["training"] += trained - start
+        seconds["validation"] += time.perf_counter() - trained
+    return Fit(**{**vars(result), "scores": scores, "seconds": seconds})
+
