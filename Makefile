@@ -32,7 +32,7 @@ env: $(STAMP) ## Make .venv with the versions of requirements.lock
 
 # The stamp is written last: without it an environment is half made, and starts afresh.
 $(STAMP): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo >&2 \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo >&2 \
 	  "make env: needs Python 3.11 or newer, but $(PYTHON) is: $$($(PYTHON) -V 2>&1)." \
 	  "Install one and name it: make env PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 \
