@@ -12,7 +12,7 @@ from lib.models import Network
 from lib.noise import Streams
 from lib.stacking import Stack
 
-CHUNK_ELEMENTS = 1 << 18  # hidden activations (draws x examples x width) alive at once
+CHUNK_ELEMENTS = 1 << 17  # hidden activations (draws x examples x width) alive at once
 
 
 def noise_kind(noise: str, sampled_weights: bool = False) -> str:
