@@ -212,9 +212,9 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     return Table(
         name=f"regions_{dataset}",
         title=f"Inside and outside the training band on {dataset}",
-        caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var. "
-        "MSE of one draw contains Var. The squared error of the mean is corrected for Var / K, the chance error "
-        "of a mean of K draws (an ensemble's members are no sample: not corrected). "
+        caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var. MSE "
+        "of one draw contains Var. The squared error of the mean is corrected for Var / K, the chance error of "
+        "a mean of K draws (an ensemble's members are no sample: not corrected). "
         f"{BASELINE} predicts the mean of the training targets everywhere.",
         columns=("Model", "Region", *REGION_COLUMNS.values()),
         rows=tuple(rows),
@@ -342,7 +342,7 @@ def notation_table() -> Table:
 
 
 def all_tables(
-    metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], out_dir: Path, protocol: str = "published"
+    metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], protocol: str, out_dir: Path
 ) -> list[Path]:
     """Write every table below `out_dir` as Markdown, LaTeX and CSV, and return the paths.
 
