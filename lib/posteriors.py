@@ -137,6 +137,7 @@ class FDNLinear(nn.Module):
 
     sampled = True
     per_example = True
+    backend = "auto"  # of the op, see fdn_kernels.fdn_linear
 
     def __init__(
         self, d_in: int, d_out: int, hyper: int, condition_on: str, d_signal: int, floor: float, prior_scale: float
@@ -153,7 +154,7 @@ class FDNLinear(nn.Module):
         output = self.hypernet.output
         return fdn_linear(
             a, z, output.weight, output.bias,
-            noise=noise, eps=eps, kl=kl, floor=self.floor, prior_scale=self.prior_scale,
+            noise=noise, eps=eps, kl=kl, floor=self.floor, prior_scale=self.prior_scale, backend=self.backend,
         )  # fmt: skip
 
 
