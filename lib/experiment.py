@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -58,14 +59,21 @@ def load_dataset(name: str, protocol: Protocol) -> Dataset:
 
 
 def plan(
-    datasets: Sequence[Dataset], models: Sequence[str], seeds: Sequence[int], protocol: Protocol, out: Path
+    datasets: Sequence[Dataset],
+    models: Sequence[str],
+    seeds: Sequence[int],
+    protocol: Protocol,
+    out: Path,
+    recompute: bool = False,
 ) -> list[Block]:
-    """The blocks of cells that ``out`` does not hold yet, longest first."""
+    """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``, longest first."""
     blocks = []
     for dataset in datasets:
         for model in models:
             known = (protocol.label, dataset.name, model)
-            missing = [s for s in seeds if not results.has_cell(out, *known, s, dataset.fingerprint)]
+            missing = [
+                s for s in seeds if recompute or not results.has_cell(out, *known, s, dataset.fingerprint)
+            ]
             for i in range(0, len(missing), BLOCK_SEEDS):
                 blocks.append(Block(dataset, model, protocol, tuple(missing[i : i + BLOCK_SEEDS])))
     return sorted(blocks, key=lambda b: -b.cost)
@@ -143,6 +151,7 @@ def run(
     out: Path,
     workers: int | None = None,
     progress: bool = True,
+    recompute: bool = False,
 ) -> pd.DataFrame:
     """Compute whatever cells are missing in ``out`` and return the metrics of the cells asked for.
 
@@ -154,6 +163,7 @@ def run(
         out: results folder (layout: :mod:`lib.results`).
         workers: processes, default one per core; each uses one thread.
         progress: show bars on a terminal.
+        recompute: compute cells that exist again; each is kept until its successor is complete.
 
     Raises:
         UserError: for an unknown name, seeds that are not non-negative, or an output that cannot be written.
@@ -167,7 +177,7 @@ def run(
     with results.atomic(out / ".writable"):
         pass
     (out / ".writable").unlink()
-    blocks = plan(loaded, models, seeds, protocol, out)
+    blocks = plan(loaded, models, seeds, protocol, out, recompute)
     workers = min(workers or available_cores(), len(blocks))
     failures = []
     if workers <= 1:
@@ -178,7 +188,7 @@ def run(
                 failures.append(f"{block.name}: {error}")
     else:
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
             futures = {pool.submit(run_block, block, out): block for block in blocks}
             bar = tqdm(total=sum(len(b.seeds) for b in blocks), unit="cell", disable=None if progress else True)
             try:
@@ -206,8 +216,14 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _one_thread() -> None:
+def _start_worker() -> None:
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()  # a killed parent would leave workers waiting for ever
+    os._exit(1)
 
 
 def environment() -> dict[str, object]:
