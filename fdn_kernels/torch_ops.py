@@ -34,7 +34,8 @@ def matvec(theta: Tensor, a: Tensor) -> Tensor:
     if b == 1 and k == 1:  # the same weights for all
         return affine(a, weight.squeeze(-3).squeeze(-3), bias.squeeze(-2).squeeze(-2))
     if b == 1:  # one matrix per draw
-        return a @ weight.squeeze(-3).mT + bias
+        y = a @ weight.squeeze(-3).mT  # (..., K, B, d_out)
+        return y + bias if torch.is_grad_enabled() else y.add_(bias)
     if k == 1 and a.shape[-3] > 1 and d_out > 1:  # one matrix per example: GEMMs over the draws
         return (a.transpose(-3, -2) @ weight.squeeze(-4).mT).transpose(-3, -2) + bias
     return (weight * a.unsqueeze(-2)).sum(-1) + bias

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.errors import UserError
@@ -99,9 +100,10 @@ class Network(nn.Module):
             if term is not None:
                 total = term if total is None else total + term
             if i < len(self.layers) - 1:
-                a = a.relu()
+                a = F.relu(a, inplace=not torch.is_grad_enabled())
                 if noise.masks and noise.masks[i] is not None:
-                    a = torch.where(noise.masks[i], a / (1 - self.dropout), 0.0)
+                    a, keep = a / (1 - self.dropout), noise.masks[i].to(a.dtype)  # (..., K, B, d)
+                    a = a * keep if torch.is_grad_enabled() else keep.mul_(a)
         return a, total
 
 
