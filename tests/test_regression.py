@@ -1,0 +1,46 @@
+"""The numbers of a cell change only together with ``results.NUMERICS``.
+
+After a deliberate change raise ``NUMERICS`` and record the new numbers: ``python tests/test_regression.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lib import experiment, results
+from lib.metrics import SUMMARY_COLUMNS
+from lib.models import BASELINE, MODEL_NAMES
+from lib.protocol import PROTOCOLS
+
+RECORD = Path(__file__).with_name("regression.json")
+CHANGES = {"epochs": 3, "warmup": 2, "eval_draws": 5, "ensemble_members": 3}
+
+
+def compute(protocol: str, out: Path) -> dict[str, dict[str, float]]:
+    """Metrics of every model on step and diabetes after a few epochs."""
+    changed = replace(PROTOCOLS[protocol], **CHANGES)
+    frame = experiment.run(["step", "diabetes"], (BASELINE, *MODEL_NAMES), [1], changed, out, workers=1, progress=False)
+    rows = frame.set_index(frame["dataset"] + " " + frame["model"])[[*SUMMARY_COLUMNS, "best_epoch"]]
+    return {name: {k: v for k, v in row.items() if v == v} for name, row in rows.to_dict("index").items()}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_numbers_change_only_with_the_version_of_the_numerics(protocol, tmp_path):
+    record = json.loads(RECORD.read_text())
+    assert record["numerics"] == results.NUMERICS, f"record the new numbers: {__doc__}"
+    found, expected = compute(protocol, tmp_path), record[protocol]
+    assert found.keys() == expected.keys()
+    for name, row in expected.items():
+        assert found[name] == pytest.approx(row, rel=1e-6, abs=1e-9), f"{name}: {__doc__}"
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = {p: compute(p, Path(folder)) for p in PROTOCOLS}
+    RECORD.write_text(json.dumps({"numerics": results.NUMERICS, **numbers}, indent=1) + "\n")
