@@ -126,7 +126,7 @@ def _parse_value(field: str, text: str, kind: type) -> object:
 
 
 def check_parameters(cells: Sequence[str]) -> None:
-    """Refuse parameters that papermill has injected into a running notebook and that the notebook does not have.
+    """Refuse parameters that papermill has injected into a running notebook but the notebook does not have.
 
     papermill itself only warns. A notebook calls this after its parameters, with IPython's list ``In`` of the
     sources it has run so far: the injected cell begins with the comment ``# Parameters`` and follows the cell

@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -189,7 +191,8 @@ def run(
     else:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-            futures = {pool.submit(run_block, block, out): block for block in blocks}
+            with _interrupts_ignored():  # workers inherit this; they are ended below instead
+                futures = {pool.submit(run_block, block, out): block for block in blocks}
             bar = tqdm(total=sum(len(b.seeds) for b in blocks), unit="cell", disable=None if progress else True)
             try:
                 for future in as_completed(futures):
@@ -201,6 +204,8 @@ def run(
                     bar.update(len(futures[future].seeds))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
+                for process in multiprocessing.active_children():
+                    process.terminate()
                 raise
             finally:
                 bar.close()
@@ -214,6 +219,18 @@ def run(
 def available_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # where handlers cannot be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _start_worker() -> None:

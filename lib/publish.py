@@ -1,0 +1,134 @@
+"""From a run's folder to the tracked places: results, points, tables, figures and executed notebooks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from lib import data, notebooks, paths, published, report, reproduce, results, tables
+from lib.data import uci
+from lib.errors import UserError
+from lib.protocol import PROTOCOLS, PUBLISHED
+
+
+def publish(out: Path, say: Callable[[str], None] = print) -> None:
+    """Merge a run's results into the committed ones, and make anew what is made from those.
+
+    A row replaces the committed row of the same data set, model, protocol and seed. Per-point results are
+    kept of the representative seeds alone. Results of ablations and of data sets of one's own stay where
+    they are. Publishing the same folder twice changes no byte.
+
+    Raises:
+        UserError: if there is nothing to publish, a notebook and its script differ, or the committed tables
+            describe a data set whose files are missing.
+        RuntimeError: if a notebook fails.
+    """
+    new = _publishable(Path(out), say)
+    pairs = notebooks.check_pairs(paths.NOTEBOOKS)
+    metrics = _merge(new)
+    if absent := [name for name in metrics["dataset"].unique() if not data.available(name)]:
+        raise UserError(
+            f"the committed tables describe {', '.join(absent)}, so that publishing needs the files; "
+            + "; ".join(uci.SOURCES[name].how_to_get for name in absent)
+        )
+    committed = paths.COMMITTED_RESULTS
+    with results.atomic(committed / "metrics.parquet") as path:
+        metrics.to_parquet(path, index=False)
+    _copy_points(Path(out), metrics)
+    _merge_sidecars(Path(out))
+    show = report.shown_path
+    say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
+    datasets = reproduce.datasets_of(metrics, PUBLISHED)
+    tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
+    _, notes = reproduce.write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
+    for note in notes:
+        say(f"not drawn: {note}")
+    say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
+    for path in pairs:
+        say(f"running {show(path)}")
+        notebooks.run_in_place(path)
+
+
+def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
+    if not any(out.glob("cells/*/*/*/*.json")):
+        raise UserError(f"{out} holds no results to publish; run `fdn reproduce --out {out}` first")
+    frame = results.collect(out)  # cells of these numerics
+    if frame.empty:
+        raise UserError(
+            f"all results in {out} are of another version of the numerics; run `fdn reproduce` again"
+        )
+    known = frame["protocol"].isin(list(PROTOCOLS)) & frame["dataset"].isin(data.NAMES)
+    if left := sorted({f"{row.dataset} {row.protocol}" for row in frame[~known].itertuples()}):
+        if not known.any():
+            raise UserError(
+                f"{out} holds only results that are not published: {', '.join(left)}; expected built-in data "
+                f"sets under {' or '.join(PROTOCOLS)} without changed settings"
+            )
+        say(f"left out, as ablations or data sets of your own: {', '.join(left)}")
+    return frame[known].reset_index(drop=True)
+
+
+def _merge(new: pd.DataFrame) -> pd.DataFrame:
+    committed, key = paths.COMMITTED_RESULTS, list(results.KEY)
+    if _sidecar()["numerics"] != results.NUMERICS or not (committed / "metrics.parquet").exists():
+        return results.sort(new)
+    old = report.read_metrics(committed)
+    replaced = pd.MultiIndex.from_frame(old[key]).isin(pd.MultiIndex.from_frame(new[key]))
+    return results.sort(pd.concat([old[~replaced], new], ignore_index=True))
+
+
+def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
+    """Per-point results of every model for the representative seeds; those of other seeds are dropped."""
+    for protocol, dataset in metrics[["protocol", "dataset"]].drop_duplicates().itertuples(index=False):
+        try:
+            seed = published.representative_seed(metrics, dataset, protocol)
+        except UserError:  # the models that decide are not there; the figures say so
+            continue
+        kept = paths.COMMITTED_RESULTS / "points" / protocol / dataset
+        for source in sorted(out.glob(f"points/{protocol}/{dataset}/*/{seed}.parquet")):
+            with results.atomic(kept / source.parent.name / source.name) as path:
+                shutil.copyfile(source, path)
+        for path in kept.glob("*/*.parquet"):
+            if path.stem != str(seed):
+                path.unlink()
+
+
+def _sidecar() -> dict:
+    path = paths.COMMITTED_RESULTS / "sidecar.json"
+    empty = {"numerics": results.NUMERICS, "environments": [], "blocks": []}
+    return json.loads(path.read_text()) if path.exists() else empty
+
+
+def _merge_sidecars(out: Path) -> None:
+    """One file with the run times of every block of seeds and the environments they were computed in."""
+    old = _sidecar()
+    blocks = {}
+    if old["numerics"] == results.NUMERICS:
+        for block in old["blocks"]:
+            blocks[_block_key(block)] = {**block, "environment": old["environments"][block["environment"]]}
+    for path in sorted(out.glob("sidecar/*/*/*/*.json")):
+        protocol, dataset, model, _ = path.relative_to(out / "sidecar").parts
+        if protocol in PROTOCOLS and dataset in data.NAMES:
+            content = json.loads(path.read_text())
+            environment = {k: v for k, v in content["environment"].items() if k != "argv"}  # names folders
+            seconds = {name: round(value, 2) for name, value in content["seconds"].items()}
+            block = {"protocol": protocol, "dataset": dataset, "model": model, "seeds": content["seeds"]}
+            blocks[_block_key(block)] = {**block, "seconds": seconds, "environment": environment}
+    environments: list[dict] = []
+    ordered = [blocks[key] for key in sorted(blocks)]
+    for block in ordered:
+        if block["environment"] not in environments:
+            environments.append(block["environment"])
+        block["environment"] = environments.index(block["environment"])
+    lines = ",\n  ".join(json.dumps(block) for block in ordered)
+    head = json.dumps({"numerics": results.NUMERICS, "environments": environments}, indent=1)[:-2]
+    with results.atomic(paths.COMMITTED_RESULTS / "sidecar.json") as path:
+        path.write_text(f'{head},\n "blocks": [\n  {lines}\n ]\n}}\n')
+
+
+def _block_key(block: dict) -> tuple[str, str, str, tuple[int, ...]]:
+    return block["protocol"], block["dataset"], block["model"], tuple(block["seeds"])
