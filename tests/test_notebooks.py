@@ -1,0 +1,124 @@
+"""What a reader may expect of every notebook: executed, paired, short cells, at home in any directory.
+
+Whether the outputs are still what the code prints is nbval's part; see `make test`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import jupytext
+import nbformat
+import papermill
+import pytest
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables")
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
+PLACES = re.compile(r"(?<![\w.])/(?:home|Users|root|work|tmp|private|var|opt|usr|mnt)/|[A-Z]:\\|site-packages")
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path: Path) -> list[nbformat.NotebookNode]:
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def output_texts(cell: nbformat.NotebookNode) -> list[str]:
+    """Everything a cell printed or displayed but its images."""
+    texts = []
+    for output in cell.outputs:
+        texts += [output.get("text", ""), "\n".join(output.get("traceback", []))]
+        texts += [str(shown) for kind, shown in output.get("data", {}).items() if not kind.startswith("image/")]
+    return texts
+
+
+def program(path: Path) -> ast.Module:
+    """The code of a notebook without its magics."""
+    lines = "\n".join(cell.source for cell in code_cells(path)).splitlines()
+    return ast.parse("\n".join(line for line in lines if not line.startswith(("%", "!"))))
+
+
+def test_the_book_is_complete():
+    assert set(BOOK) <= {path.stem for path in NOTEBOOKS}
+
+
+@every_notebook
+def test_is_valid_and_wants_the_kernel_that_every_environment_has(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+@every_notebook
+def test_script_and_notebook_have_the_same_cells(path):
+    def cells(notebook):
+        return [(cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells]
+
+    assert cells(jupytext.read(path.with_suffix(".py"))) == cells(read(path))
+
+
+@every_notebook
+def test_is_executed_from_first_cell_to_last_without_an_error(path):
+    cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert [output for output in outputs if output.output_type == "error"] == []
+    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+
+
+@every_notebook
+def test_no_cell_is_longer_than_thirty_lines(path):
+    assert [cell.source for cell in read(path).cells if len(cell.source.splitlines()) > 30] == []
+
+
+@every_notebook
+def test_outputs_name_no_place_on_a_machine_and_no_time_of_day(path):
+    assert PLACES.search("in /" + "tmp/x") and not PLACES.search("data/raw/ and out/tmp/")
+    texts = [text for cell in code_cells(path) for text in output_texts(cell)]
+    assert [text for text in texts if PLACES.search(text)] == []
+    assert [cell.metadata for cell in read(path).cells if set(cell.metadata) - {"tags", "jupyter"}] == []
+
+
+@every_notebook
+def test_imports_only_this_project_and_what_it_installs(path):
+    lock = (ROOT / "requirements.lock").read_text().splitlines()
+    installed = {"fdn"} | {canonicalize_name(line.split("==")[0]) for line in lock if not line.startswith("#")}
+    names = set()
+    for node in ast.walk(program(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a notebook belongs to no package"
+            names.add(node.module.split(".")[0])
+    origin = packages_distributions() | {"lib": ["fdn"], "fdn_kernels": ["fdn"]}
+    foreign = names - set(sys.stdlib_module_names)
+    assert {name for name in foreign if not installed & set(map(canonicalize_name, origin.get(name, [])))} == set()
+
+
+@every_notebook
+def test_runs_the_same_from_any_directory(path):
+    source = "\n".join(cell.source for cell in code_cells(path))
+    assert re.findall(r"^[%!](?!matplotlib inline$|config InlineBackend\.).*", source, re.MULTILINE) == []
+    tree = program(path)
+    attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert attributes & {"sys.path", "os.chdir", "os.getcwd", "Path.cwd", "sys.argv"} == set()
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert [text for text in texts if re.match(r"\.{1,2}/|~/|/\w", text)] == []
+
+
+@pytest.mark.parametrize("name", ["03_toy", "04_uci"])
+def test_parameters_have_types_and_help(name):
+    parameters = papermill.inspect_notebook(str(ROOT / "notebooks" / f"{name}.ipynb"))
+    assert set(parameters) >= PARAMETERS
+    assert [p for p in parameters.values() if p["inferred_type_name"] == "None" or not p["help"].strip()] == []
