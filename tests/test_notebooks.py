@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
-PLACES = re.compile(r"(?<![\w.])/(?:home|Users|root|work|tmp|private|var|opt|usr|mnt)/|[A-Z]:\\|site-packages")
+FOLDERS = "home|Users|root|work|tmp|private|var|opt|usr|mnt"
+PLACES = re.compile(rf"(?<![\w.])/(?:{FOLDERS})/|[A-Z]:\\|site-packages")
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -39,7 +40,8 @@ def output_texts(cell: nbformat.NotebookNode) -> list[str]:
     texts = []
     for output in cell.outputs:
         texts += [output.get("text", ""), "\n".join(output.get("traceback", []))]
-        texts += [str(shown) for kind, shown in output.get("data", {}).items() if not kind.startswith("image/")]
+        shown = output.get("data", {}).items()
+        texts += [str(content) for kind, content in shown if not kind.startswith("image/")]
     return texts
 
 
@@ -93,7 +95,8 @@ def test_outputs_name_no_place_on_a_machine_and_no_time_of_day(path):
 @every_notebook
 def test_imports_only_this_project_and_what_it_installs(path):
     lock = (ROOT / "requirements.lock").read_text().splitlines()
-    installed = {"fdn"} | {canonicalize_name(line.split("==")[0]) for line in lock if not line.startswith("#")}
+    pins = [line.split("==")[0] for line in lock if not line.startswith("#")]
+    installed = {"fdn"} | set(map(canonicalize_name, pins))
     names = set()
     for node in ast.walk(program(path)):
         if isinstance(node, ast.Import):
@@ -102,8 +105,8 @@ def test_imports_only_this_project_and_what_it_installs(path):
             assert node.level == 0, "a notebook belongs to no package"
             names.add(node.module.split(".")[0])
     origin = packages_distributions() | {"lib": ["fdn"], "fdn_kernels": ["fdn"]}
-    foreign = names - set(sys.stdlib_module_names)
-    assert {name for name in foreign if not installed & set(map(canonicalize_name, origin.get(name, [])))} == set()
+    origin = {name: set(map(canonicalize_name, origin.get(name, []))) for name in names}
+    assert {n for n in names - sys.stdlib_module_names if not installed & origin[n]} == set()
 
 
 @every_notebook
@@ -113,7 +116,8 @@ def test_runs_the_same_from_any_directory(path):
     tree = program(path)
     attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert attributes & {"sys.path", "os.chdir", "os.getcwd", "Path.cwd", "sys.argv"} == set()
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    texts = [value for value in constants if isinstance(value, str)]
     assert [text for text in texts if re.match(r"\.{1,2}/|~/|/\w", text)] == []
 
 
@@ -121,4 +125,5 @@ def test_runs_the_same_from_any_directory(path):
 def test_parameters_have_types_and_help(name):
     parameters = papermill.inspect_notebook(str(ROOT / "notebooks" / f"{name}.ipynb"))
     assert set(parameters) >= PARAMETERS
-    assert [p for p in parameters.values() if p["inferred_type_name"] == "None" or not p["help"].strip()] == []
+    found = parameters.values()
+    assert [p for p in found if p["inferred_type_name"] == "None" or not p["help"].strip()] == []
