@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 
 import numpy as np
 import pandas as pd
-import pooch
+import platformdirs
 import requests
 
 from lib import paths
@@ -125,6 +125,8 @@ def fetch(name: str) -> Path:
         raise _not_found(name, "FDN_OFFLINE forbids to download it")
     if not _answers(source.url):
         raise _not_found(name, f"{urljoin(source.url, '/')} did not answer (no network?)")
+    import pooch  # here, because it brings a tqdm that warns in notebooks
+
     pooch.get_logger().setLevel("WARNING")  # the progress bar says the rest
     archive = pooch.create(
         path=cache_dir(), base_url="", retry_if_failed=RETRIES,
@@ -157,7 +159,7 @@ def status() -> pd.DataFrame:
 
 def cache_dir() -> Path:
     """Where downloads are kept: pooch's cache folder for this project."""
-    return Path(pooch.os_cache("fdn"))
+    return Path(platformdirs.user_cache_dir("fdn"))
 
 
 @lru_cache
@@ -207,6 +209,8 @@ def _answers(url: str) -> bool:
 
 
 def _download(name: str, url: str, output_file: str) -> None:
+    import pooch
+
     file, packed = SOURCES[name].file, io.BytesIO()
     pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=(PATIENCE, STALL))(url, packed, None)
     contents = _unpack(packed.getvalue(), file)
