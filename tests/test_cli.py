@@ -1,0 +1,345 @@
+"""The command line as a person meets it: what it writes, what it says, and what it does about mistakes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_results import contents, write_results
+
+from lib import data, experiment, paths, results
+from lib.arguments import check_parameters, parse_protocol, parse_seeds
+from lib.cli import COMMANDS, main
+from lib.data import uci
+from lib.errors import UserError
+from lib.models import STOCHASTIC_MODELS
+
+FDNS = ("IC-FDNet", "LP-FDNet")
+SHORT = ["--epochs", "1", "--workers", "1"]
+
+
+def complaint(capsys: pytest.CaptureFixture, *argv: str | Path, status: int = 2) -> str:
+    """The one sentence a mistake is answered with."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in argv]) == status
+    said = capsys.readouterr()
+    lines = [line for line in said.err.strip().split("\n") if not line.startswith("Reading ")]
+    assert len(lines) == 1 and lines[0].startswith("fdn: ") and "Traceback" not in said.err + said.out
+    return lines[0]
+
+
+def cells(out: Path) -> dict[str, int]:
+    """Time at which each cell was written."""
+    return {str(p.relative_to(out)): p.stat().st_mtime_ns for p in out.glob("cells/*/*/*/*.json")}
+
+
+@pytest.fixture
+def no_files(monkeypatch, tmp_path):
+    """No UCI file anywhere, and no network."""
+    monkeypatch.setenv("FDN_OFFLINE", "1")
+    monkeypatch.delenv("FDN_DATA_DIR", raising=False)
+    monkeypatch.setattr(paths, "DATA_RAW", tmp_path / "raw")
+    monkeypatch.setattr(uci, "cache_dir", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def committed(monkeypatch, tmp_path):
+    """Committed results of two models on step."""
+    folder = tmp_path / "committed"
+    write_results(folder, ["step"], ["BayesNet", "LP-FDNet"], [0, 1, 2])
+    monkeypatch.setattr(paths, "COMMITTED_RESULTS", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("0:5", [0, 1, 2, 3, 4]), ("3,7", [3, 7]), (" 0:3 , 7 ", [0, 1, 2, 7]), ("5", [5]), (5, [5]), ("9,2:4", [9, 2, 3])],
+)
+def test_seeds(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", ",", "5:0", "3:3", "-1", "-2:3", "a", "0:b", "1.5", "0:5:2", ":5", "5:", "0:5,3", "3,3", "0:5,", "0:9999999"],
+)  # fmt: skip
+def test_seeds_that_cannot_be(text, capsys, tmp_path):
+    with pytest.raises(UserError) as error:
+        parse_seeds(text)
+    out = tmp_path / "out"
+    said = complaint(capsys, "run", "--dataset", "step", f"--seeds={text}", "--out", out)
+    assert str(error.value) in said and "seeds" in said and not out.exists()
+
+
+def test_settings_take_the_type_of_their_field():
+    protocol = parse_protocol("as_written", ["clip_norm=0.5", "warmup = 50", "noise=shared", "beta_max=2"])
+    assert (protocol.clip_norm, protocol.warmup, protocol.noise, protocol.beta_max) == (0.5, 50, "shared", 2.0)
+    assert isinstance(protocol.beta_max, float) and parse_protocol("published", epochs=400).label == "published"
+    assert parse_protocol("published", ["clip_norm=none"]).clip_norm is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--dataset", "stp"], "unknown data set 'stp'; did you mean 'step'?"),
+        (["--dataset", "step,,sine"], "a data set is missing"),
+        (["--dataset", "step,step"], "twice"),
+        (["--models", "lpfdnet"], "unknown model 'lpfdnet'; did you mean 'LP-FDNet'?"),
+        (["--protocol", "publshed"], "unknown protocol 'publshed'; did you mean 'published'?"),
+        (["--set", "warmpu=5"], "unknown setting 'warmpu'; did you mean 'warmup'?"),
+        (["--set", "warmup"], "expected field=value"),
+        (["--set", "warmup=much"], "warmup is 'much'; expected a whole number"),
+        (["--set", "beta_max=nan"], "beta_max is 'nan'; expected a number"),
+        (["--set", "noise=loud"], "noise is 'loud'; expected one of shared, independent"),
+        (["--set", "epochs=3", "--epochs", "4"], "'epochs' is given twice"),
+        (["--set", "dropout=2"], "dropout is 2.0"),
+        (["--epochs", "0"], "at least 1"),
+        (["--workers", "two"], "'two' is not a whole number"),
+        (["--colour", "red"], "unrecognized arguments: --colour red"),
+        (["--target", "y"], "--csv is missing"),
+    ],
+)
+def test_mistakes_in_a_run_are_named_and_cost_nothing(arguments, said, capsys, tmp_path):
+    out = tmp_path / "out"
+    assert said in complaint(capsys, "run", "--out", out, *arguments)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "arguments are required"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["budget", "--target", "3"], "raise the target"),
+        (["budget", "--dataset", "moon"], "unknown data set"),
+        (["data", "moon"], "unknown data set"),
+        (["compare", "--misses", "--all"], "not allowed with"),
+        (["reproduce", "--seeds", "4:2"], "holds no seed"),
+        (["reproduce", "--dataset", "moon"], "unknown data set"),
+    ],
+)
+def test_mistakes_in_other_commands_are_named(arguments, said, capsys):
+    assert said in complaint(capsys, *arguments)
+
+
+@pytest.mark.parametrize("command", ["tables", "figures", "compare", "publish"])
+def test_a_folder_without_results_is_named(command, capsys, tmp_path):
+    option = "--out" if command == "publish" else "--results"
+    assert "holds no results" in complaint(capsys, command, option, tmp_path)
+
+
+def test_stored_results_of_another_protocol_or_data_set_are_named(capsys, tmp_path):
+    write_results(tmp_path, ["step"], FDNS, [0])
+    said = complaint(capsys, "tables", "--results", tmp_path, "--protocol", "as_written", "--out", tmp_path)
+    assert "no results of protocol 'as_written'; it holds published" in said
+    said = complaint(capsys, "figures", "--results", tmp_path, "--dataset", "sine", "--out", tmp_path)
+    assert "unknown data set 'sine'; choose from step" in said
+    (tmp_path / "metrics.parquet").write_bytes(b"PAR1 and then nothing")
+    assert "damaged" in complaint(capsys, "compare", "--results", tmp_path)
+
+
+def csv_rows(n: int = 60) -> dict[str, list[object]]:
+    rng = np.random.default_rng(0)
+    return {"z": list(rng.normal(size=n)), "u": list(rng.normal(size=n)), "y": list(rng.normal(size=n))}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"u": ["red"] * 60}, "holds text"),
+        ({"u": [np.nan, *range(59)]}, "missing (NaN)"),
+        ({"u": [np.inf, *range(59)]}, "infinite"),
+        ({"u": [3.0] * 60}, "constant"),
+        ({"y": None}, "no column 'y'"),
+        ({"z": None}, "no column 'z'"),
+        ({"z": [0.0, 1.0], "u": [1.0, 2.0], "y": [1.0, 2.0]}, "too few rows"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_described(change, said, capsys, tmp_path):
+    columns = {name: values for name, values in (csv_rows() | change).items() if values is not None}
+    path, out = tmp_path / "mine.csv", tmp_path / "out"
+    pd.DataFrame(columns).to_csv(path, index=False, na_rep="nan")
+    run = ["run", "--csv", path, "--target", "y", "--split-column", "z", "--out", out]
+    assert said in complaint(capsys, *run)
+    assert not out.exists()
+
+
+def test_a_table_of_ones_own_runs_under_its_file_name(capsys, tmp_path):
+    pd.DataFrame(csv_rows()).to_csv(tmp_path / "mine.csv", index=False)
+    options = ["--target", "y", "--split-column", "z", "--models", "TrainingMean", "--seeds", "0", "--out"]
+    assert main(["run", "--csv", str(tmp_path / "mine.csv"), *options, str(tmp_path / "out"), *SHORT]) == 0
+    assert list(results.load_metrics(tmp_path / "out")["dataset"]) == ["mine"]
+    (tmp_path / "mine.csv").rename(tmp_path / "step.csv")
+    said = complaint(capsys, "run", "--csv", tmp_path / "step.csv", *options, tmp_path / "other")
+    assert "rename the file" in said
+    assert "cannot be read" in complaint(capsys, "run", "--csv", tmp_path / "gone.csv", *options, tmp_path)
+
+
+def test_a_missing_file_asked_for_by_name_is_an_error_that_says_what_to_get(no_files, capsys, tmp_path):
+    for command in ("run", "reproduce"):
+        said = complaint(capsys, command, "--dataset", "energy", "--out", tmp_path / "out")
+        assert uci.SOURCES["energy"].how_to_get in said
+    assert uci.SOURCES["energy"].url in complaint(capsys, "data", "--fetch", "energy")
+    assert main(["data"]) == 0
+    said = capsys.readouterr().out
+    assert [line.split()[0] for line in said.strip().split("\n")] == list(data.NAMES)
+    assert all(source.how_to_get in said for source in uci.SOURCES.values())
+
+
+def test_a_damaged_file_is_an_error(no_files, capsys, tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / uci.SOURCES["airfoil"].file).write_text("800 0 0.3048 71.3\n")
+    assert "is damaged" in complaint(capsys, "run", "--dataset", "airfoil", "--out", tmp_path / "out")
+    assert "is damaged" in complaint(capsys, "data")
+
+
+def test_output_that_cannot_be_written_is_an_error(capsys, tmp_path):
+    write_results(tmp_path / "results", ["step"], FDNS, [0])
+    (tmp_path / "file").write_text("in the way")
+    out = tmp_path / "file" / "out"  # permissions would not stop root
+    stored = ["--results", tmp_path / "results", "--out", out]
+    assert "cannot write" in complaint(capsys, "run", "--dataset", "step", "--out", out)
+    assert "cannot write" in complaint(capsys, "compare", *stored)
+    for command in ("tables", "figures"):
+        assert str(out) in complaint(capsys, command, *stored)
+    assert "cannot write" in complaint(capsys, "reproduce", "--dataset", "step", "--epochs", "1", "--out", out)
+
+
+def test_a_run_writes_once_and_the_same_bytes_again(capsys, tmp_path):
+    out = tmp_path / "out"
+    run = ["run", "--dataset", "step", "--models", "MLPNet,LP-FDNet", "--seeds", "0:2", *SHORT, "--out"]
+    assert main([*run, str(out)]) == 0
+    assert "LP-FDNet      2" in capsys.readouterr().out
+    frame = results.load_metrics(out)
+    assert tuple(frame.columns) == results.COLUMNS
+    assert [tuple(key) for key in frame[["model", "seed"]].to_numpy()] == [
+        ("MLPNet", 0), ("MLPNet", 1), ("LP-FDNet", 0), ("LP-FDNet", 1)
+    ]  # fmt: skip
+    assert set(frame["protocol"]) == {"published+epochs=1"}
+
+    written, first = cells(out), contents(out)
+    assert main([*run, str(out)]) == 0
+    assert cells(out) == written
+    assert main([*run, str(out), "--recompute"]) == 0
+    assert min(cells(out).values()) > max(written.values())
+    same = {name: content for name, content in contents(out).items() if not name.startswith("sidecar")}
+    assert same == {name: content for name, content in first.items() if name in same} and len(same) > 8
+
+
+def test_a_cell_that_fails_gets_status_1_and_the_others_are_kept(capsys, tmp_path):
+    run = ["run", "--dataset", "step", "--seeds", "0", *SHORT, "--set", "learning_rate=1e300", "--out", str(tmp_path)]
+    assert main([*run, "--models", "MLPNet,TrainingMean"]) == 1
+    said = capsys.readouterr().err
+    assert "MLPNet" in said and "never finite" in said and "Traceback" not in said
+    assert [Path(cell).parent.name for cell in cells(tmp_path)] == ["TrainingMean"]
+
+
+def test_an_interruption_says_that_the_run_can_go_on(capsys, monkeypatch, tmp_path):
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "run", interrupted)
+    said = complaint(capsys, "run", "--dataset", "step", "--out", tmp_path, status=130)
+    assert "is kept" in said and "same command continues" in said
+
+
+def test_a_run_killed_half_way_continues_with_what_is_missing(tmp_path):
+    out = tmp_path / "out"
+    arguments = "--dataset step --models LP-FDNet,MLPNet,TrainingMean --seeds 0:2 --epochs 5 --workers 1".split()
+    command = [sys.executable, "-m", "lib", "run", *arguments, "--out", str(out)]
+    process = subprocess.Popen(command, cwd=paths.ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
+    while not cells(out) and process.poll() is None:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = cells(out)
+    assert process.returncode == -signal.SIGKILL and 0 < len(before) < 6
+
+    assert main(["run", *arguments, "--out", str(out)]) == 0
+    after = cells(out)
+    assert len(after) == 6 and {name: after[name] for name in before} == before
+    assert min(time for name, time in after.items() if name not in before) > max(before.values())
+
+
+def test_compare_marks_what_was_computed_here_and_what_is_committed(committed, capsys, tmp_path):
+    out = tmp_path / "out"
+    write_results(out, ["step"], ["LP-FDNet"], [0])
+    write_results(out, ["step"], ["LP-FDNet"], [0, 1], protocol="as_written")
+    assert main(["compare", "--results", str(out), "--all", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "252 published numbers: 7 computed here, 7 committed, 238 missing" in said
+    table = pd.read_csv(out / "compare.csv")
+    assert len(table) == 252
+    where = table.groupby(["dataset", "model"])["where"].unique().map("".join)
+    assert where["step", "LP-FDNet"] == "here" and where["step", "BayesNet"] == "committed"
+    assert set(where.drop([("step", "LP-FDNet"), ("step", "BayesNet")])) == {"missing"}
+    seeds = table.set_index(["dataset", "model"])["n_seeds"]
+    assert set(seeds["step", "LP-FDNet"]) == {1} and set(seeds["step", "BayesNet"]) == {3}
+
+    outside = int((table["inside_widened"] == False).sum())  # noqa: E712  # NA where there is no result
+    assert main(["compare", "--results", str(out), "--misses"]) == 0
+    said = capsys.readouterr().out
+    assert f"Outside the widened range: {outside}\n" in said and said.count(" x\n") == outside > 0
+
+
+def test_results_are_read_from_out_if_it_has_any_and_else_from_the_committed(committed, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "DEFAULT_OUT", tmp_path / "out")
+    assert main(["compare"]) == 0
+    said = capsys.readouterr()
+    assert str(committed) in said.err and "0 computed here, 14 committed" in said.out
+    write_results(tmp_path / "out", ["step"], ["LP-FDNet"], [0])
+    assert main(["compare"]) == 0
+    said = capsys.readouterr()
+    assert f"Reading {tmp_path / 'out'}" in said.err and "7 computed here, 7 committed" in said.out
+
+
+def test_tables_and_figures_are_the_same_bytes_twice(capsys, tmp_path):
+    write_results(tmp_path / "results", ["step"], STOCHASTIC_MODELS, [0, 1])
+    for command in ("tables", "figures"):
+        for place in ("a", "b"):
+            options = ["--results", str(tmp_path / "results"), "--out", str(tmp_path / place / command)]
+            assert main([command, *options]) == 0
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert {"tables/results_step.md", "figures/step_means.pdf"} <= set(contents(tmp_path / "a"))
+
+
+def test_budget_shows_exact_counts(capsys):
+    assert main(["budget"]) == 0
+    published = capsys.readouterr().out
+    assert main(["budget", "--features", "8", "--target", "1000"]) == 0
+    solved = capsys.readouterr().out
+    for said in (published, solved):
+        header, *rows = [line.split() for line in said.strip().split("\n")]
+        counts = [int(row[header.index("P")]) for row in rows]
+        assert len(counts) == 8 and all(abs(count - 1000) <= 50 for count in counts)
+
+
+@pytest.mark.parametrize("name", [command[0] for command in COMMANDS])
+def test_every_command_explains_itself_with_examples(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    said = capsys.readouterr().out
+    assert end.value.code == 0 and f"examples:\n  fdn {name}" in said
+
+
+def test_a_reader_that_stops_reading_is_no_error():
+    command = [sys.executable, "-m", "lib", "budget"]
+    process = subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 141 and said == b""
+
+
+def test_a_notebook_refuses_parameters_it_does_not_have():
+    defaults = 'seeds: str = "0:5"  # which\nout = ""'
+    check_parameters(["import lib", defaults, '# Parameters\nseeds = "0:3"\n'])
+    check_parameters(["import lib", defaults, "check_parameters(In)"])
+    with pytest.raises(UserError, match="unknown notebook parameter 'sedes'; did you mean 'seeds'"):
+        check_parameters(["import lib", defaults, '# Parameters\nsedes = "0:3"\nout = "x"\n'])
