@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.patheffects import withStroke
 
 from lib import metrics as measures
@@ -53,7 +52,7 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
         with matplotlib.style.context(STYLE):
             fig = draw(*args, **kwargs)
             for _ in range(2):  # one pass leaves axes of fixed aspect with stale margins
-                fig.draw_without_rendering()
+                fig.get_layout_engine().execute(fig)
         fig.set_layout_engine("none")
         return fig
 
@@ -76,8 +75,8 @@ def save(fig: Figure, stem: Path) -> list[Path]:
 @styled
 def layer_diagram() -> Figure:
     """One FDN layer as boxes and arrows; see `lib.diagram.layer_axes`."""
-    fig = Figure(figsize=(7, 2.5))
-    layer_axes(fig.add_axes((0, 0, 1, 1)))
+    fig = Figure(figsize=(7, 2.5), layout="constrained")
+    layer_axes(fig.subplots())
     return fig
 
 
@@ -105,13 +104,11 @@ def _omission(frame: pd.DataFrame) -> str:
     return f" ({hidden} omitted)" if hidden else ""
 
 
-def _legend(owner: Axes | Figure, **options: object) -> Legend:
-    legend = owner.legend(**options)
-    for handle in legend.legend_handles:
+def _legend(owner: Axes | Figure, **options: object) -> None:
+    for handle in owner.legend(**options).legend_handles:
         handle.set_alpha(1)
         if hasattr(handle, "set_sizes"):
             handle.set_sizes([24])
-    return legend
 
 
 def _diagonal_axes(ax: Axes, points: Points, xlabel: str) -> None:
@@ -125,6 +122,7 @@ def _diagonal_axes(ax: Axes, points: Points, xlabel: str) -> None:
     limits = (shown.min() / 2, shown.max() * 2)
     ax.plot(limits, limits, color="black", linestyle="--", linewidth=0.9, zorder=1)
     ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits, aspect="equal", xlabel=xlabel)
+    ax.minorticks_off()
 
 
 def mse_var_axes(ax: Axes, points: Points, region: str | None = None, fit: bool = False) -> Axes:
@@ -255,9 +253,8 @@ def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> F
     ax.set_yscale("symlog", linthresh=max(1e-2, 10 ** np.floor(np.log10(smallest))))
     ax.axhline(0, color="black", linewidth=0.7)
     ax.set_xticks(range(len(models)), models)
-    ax.set_xlim(-0.5, len(models) - 0.5)
+    ax.set(xlim=(-0.5, len(models) - 0.5), ylabel="OOD mean − ID mean")
     ax.grid(axis="x", visible=False)
-    ax.set_ylabel("OOD mean − ID mean")
     grey = {"color": "#555555", "edgecolor": "#555555"}
     keys = [ax.bar(np.nan, np.nan, **grey, **fills[delta]) for delta in DELTAS]
     fig.legend(keys, DELTAS.values(), loc="outside upper right", ncols=3)

@@ -212,9 +212,9 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     return Table(
         name=f"regions_{dataset}",
         title=f"Inside and outside the training band on {dataset}",
-        caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var. MSE "
-        "of one draw contains Var. The squared error of the mean is corrected for Var / K, the chance error of "
-        "a mean of K draws (an ensemble's members are no sample: not corrected). "
+        caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var. "
+        "MSE of one draw contains Var. The squared error of the mean is corrected for Var / K, the chance "
+        "error of a mean of K draws (an ensemble's members are no sample: not corrected). "
         f"{BASELINE} predicts the mean of the training targets everywhere.",
         columns=("Model", "Region", *REGION_COLUMNS.values()),
         rows=tuple(rows),

@@ -1,0 +1,313 @@
+"""Figures: what is on the axes is what is in the results; one look everywhere; the same bytes twice."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.patches import FancyBboxPatch
+from matplotlib.text import Text
+
+from lib import data, figures, metrics
+from lib.models import MODEL_NAMES, STOCHASTIC_MODELS
+
+SCALES = dict(zip(STOCHASTIC_MODELS, (0.03, 0.003, 0.05, 3.0, 10.0, 30.0)))
+
+
+def make_points(scale: float, seed: int = 0) -> pd.DataFrame:
+    """Heavy-tailed variances over several decades on a toy-like grid; MSE_i = Var_i + Bias_i^2."""
+    rng = np.random.default_rng(seed)
+    z = np.linspace(-10, 10, 201)
+    y = np.sign(z)
+    mean = y + 0.3 * z * rng.standard_normal()
+    var = scale * (0.1 + z**2) * np.exp(rng.standard_normal(len(z)))
+    frame = pd.DataFrame({"z": z, "y": y, "region": np.where(np.abs(z) <= 1, "ID", "OOD"), "mean": mean})
+    return frame.assign(var=var, mse=var + (mean - y) ** 2, crps=np.abs(mean - y))
+
+
+@pytest.fixture(scope="module")
+def points() -> dict[str, pd.DataFrame]:
+    return {model: make_points(scale, seed) for seed, (model, scale) in enumerate(SCALES.items())}
+
+
+@pytest.fixture(scope="module")
+def runs() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    rows = []
+    for model, scale in SCALES.items():
+        for seed in range(5):
+            low, high, crps = scale * rng.lognormal(size=3)
+            rows.append({
+                "dataset": "energy", "model": model, "protocol": "published", "seed": seed, "aurc": 1.0,
+                "var_ood": high, "mse_ood": high + low,
+                "delta_var": high - low, "delta_mse": high, "delta_crps": -crps,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def all_kinds(points, runs) -> dict[str, Figure]:
+    made = {
+        "mse_var": figures.mse_against_var(points, "title"),
+        "mse_var_fit": figures.mse_against_var_fit(points, "title"),
+        "risk_coverage": figures.risk_coverage(points, "title"),
+        "calibration": figures.calibration(points, "title"),
+        "deltas": figures.delta_bars(runs, 2, "title"),
+        "means_of_function": figures.means_of_function(points, np.sign, "title"),
+        "means_of_data": figures.means_of_data(points, "title"),
+        "seeds": figures.seeds_scatter(runs, 2, "title"),
+        "layer": figures.layer_diagram(),
+    }
+    for fig in made.values():
+        fig.draw_without_rendering()
+    return made
+
+
+def legend_of(fig: Figure, ax_index: int | None = None) -> dict[str, str]:
+    legend = fig.legends[0] if ax_index is None else fig.axes[ax_index].get_legend()
+    return {text.get_text().split(":")[0]: text.get_text() for text in legend.get_texts()}
+
+
+def scatters(ax) -> list[np.ndarray]:
+    return [np.asarray(c.get_offsets()) for c in ax.collections if isinstance(c, PathCollection)]
+
+
+def test_mse_against_var_shows_the_points_of_each_region_and_their_rho(points):
+    fig = figures.mse_against_var(points)
+    for index, region in enumerate(("ID", "OOD")):
+        ax = fig.axes[index]
+        for shown, (model, frame) in zip(scatters(ax), points.items(), strict=True):
+            part = frame[frame["region"] == region]
+            np.testing.assert_array_equal(shown, part[["var", "mse"]].to_numpy())
+            rho = f"{metrics.spearman(part['var'], part['mse']):.3f}".replace("-", "−")
+            assert legend_of(fig, index)[model] == f"{model}: ρ = {rho}"
+        assert ax.get_xscale() == ax.get_yscale() == "log"
+        assert ax.get_title() == f"{region} ({len(part)} points)"
+        diagonal = ax.lines[0]
+        assert diagonal.get_linestyle() == "--"
+        np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
+        assert tuple(diagonal.get_xdata()) == ax.get_xlim() == ax.get_ylim()
+    assert fig.axes[0].get_xlim() == fig.axes[1].get_xlim()
+
+
+def test_aggregated_scatter_shows_all_points_and_the_fit(points):
+    fig = figures.mse_against_var_fit(points)
+    ax = fig.axes[0]
+    for shown, line, (model, frame) in zip(scatters(ax), ax.lines, points.items(), strict=False):
+        np.testing.assert_array_equal(shown, frame[["var", "mse"]].to_numpy())
+        a, b = metrics.linear_fit(frame["var"], frame["mse"])
+        assert legend_of(fig)[model].endswith(f", b = {b:.2f}, a = {a:.2f}".replace("-", "−"))
+        np.testing.assert_allclose(line.get_ydata(), a + b * line.get_xdata())
+        assert (line.get_ydata() > 0).all()
+    assert len(scatters(ax)) == len(points)
+
+
+def test_constant_variance_and_zeros_are_left_out_and_said_so(points):
+    bayes = points["BayesNet"]
+    few_zeros = bayes.assign(var=bayes["var"].where(bayes["z"] < 9.65, 0.0))  # the last 4 points
+    fig = figures.mse_against_var({
+        "MLPNet": points["LP-FDNet"].assign(var=1e-6), "BayesNet": few_zeros, "LP-FDNet": points["LP-FDNet"]
+    })  # fmt: skip
+    assert [len(shown) for shown in scatters(fig.axes[1])] == [176, 180]
+    assert "MLPNet" not in legend_of(fig, 1) and "omitted: MLPNet" in fig.axes[1].get_xlabel()
+    assert legend_of(fig, 1)["BayesNet"].endswith("(4 omitted)")
+    assert "omitted" not in legend_of(fig, 0)["BayesNet"]
+    with pytest.raises(ValueError, match="MLPNet are constant: expected a stochastic model"):
+        figures.calibration({"MLPNet": points["LP-FDNet"].assign(var=1e-6)})
+
+
+def test_undefined_rho_is_a_dash(points):
+    frame = points["BayesNet"]
+    constant_inside = frame.assign(var=frame["var"].where(frame["region"] == "OOD", 1.0))
+    assert legend_of(figures.mse_against_var({"BayesNet": constant_inside}), 0)["BayesNet"].startswith(
+        "BayesNet: ρ = —"
+    )
+
+
+def test_infinite_points_do_not_break_the_axes(points):
+    frame = points["LP-FDNet"].copy()
+    frame.loc[3, ["var", "mse"]] = np.inf
+    fig = figures.mse_against_var({"LP-FDNet": frame})
+    assert np.isfinite(fig.axes[0].get_xlim()).all()
+
+
+def test_risk_coverage_and_calibration_are_the_curves_of_the_metrics(points):
+    risk, calibration = figures.risk_coverage(points), figures.calibration(points)
+    for index, (model, frame) in enumerate(points.items()):
+        line = risk.axes[0].lines[index]
+        np.testing.assert_array_equal(line.get_xydata().T, metrics.risk_coverage(frame["var"], frame["mse"]))
+        assert legend_of(risk)[model] == f"{model}: {metrics.aurc(frame['var'], frame['mse']):.2f}"
+        bins = calibration.axes[0].lines[index].get_xydata().T
+        np.testing.assert_array_equal(bins, metrics.calibration_curve(frame["var"], frame["mse"], bins=10))
+    assert calibration.axes[0].lines[-1].get_linestyle() == "--"
+
+
+def test_delta_bars_are_one_seed_and_whiskers_all_seeds(runs):
+    ax = figures.delta_bars(runs, 2).axes[0]
+    heights = np.array([bar.get_height() for bar in ax.patches[:18]]).reshape(6, 3)
+    columns = ["delta_mse", "delta_var", "delta_crps"]
+    expected = runs[runs["seed"] == 2].set_index("model").loc[list(STOCHASTIC_MODELS), columns]
+    np.testing.assert_array_equal(heights, expected)
+    whiskers = np.array([lines.get_segments()[0][:, 1] for lines in ax.collections]).reshape(6, 3, 2)
+    grouped = runs.groupby("model")[columns]
+    np.testing.assert_array_equal(whiskers[..., 0], grouped.min().loc[list(STOCHASTIC_MODELS)])
+    np.testing.assert_array_equal(whiskers[..., 1], grouped.max().loc[list(STOCHASTIC_MODELS)])
+    assert [label.get_text() for label in ax.get_xticklabels()] == list(STOCHASTIC_MODELS)
+    assert ax.get_yscale() == "symlog"
+
+
+def test_means_of_function(points):
+    shuffled = {model: frame.sample(frac=1, random_state=0) for model, frame in points.items()}
+    whole, inside = figures.means_of_function(shuffled, np.sign).axes
+    for line, frame in zip(whole.lines, points.values(), strict=False):
+        np.testing.assert_array_equal(line.get_xydata(), frame[["z", "mean"]])
+    truth = whole.lines[len(points)]
+    assert truth.get_label() == "true function"
+    np.testing.assert_array_equal(truth.get_ydata(), np.sign(truth.get_xdata()))
+    for ax in (whole, inside):
+        band = ax.patches[0].get_extents().transformed(ax.transData.inverted())
+        np.testing.assert_allclose((band.x0, band.x1), (-1, 1), atol=1e-9)
+    np.testing.assert_allclose(inside.get_xlim(), (-1.2, 1.2), atol=0.11)  # the grid is 0.1 wide
+
+
+def test_means_of_data_show_means_and_targets_of_each_model(points):
+    fig = figures.means_of_data(points)
+    assert len(fig.axes) == len(points)
+    for ax, (model, frame) in zip(fig.axes, points.items(), strict=True):
+        means, targets = scatters(ax)
+        np.testing.assert_array_equal(means, frame[["z", "mean"]])
+        np.testing.assert_array_equal(targets, frame[["z", "y"]])
+        assert ax.get_title() == model
+    assert len(figures.means_of_data(dict(list(points.items())[:4])).axes) == 4  # no empty panels
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(5.0, "linear"), (1000.0, "symlog")])
+def test_means_far_beyond_the_targets_get_a_logarithmic_axis(points, factor: float, scale: str):
+    frame = points["LP-FDNet"].assign(mean=lambda f: factor * f["y"])
+    assert figures.means_of_data({"LP-FDNet": frame}).axes[0].get_yscale() == scale
+
+
+def test_seeds_scatter_rings_the_representative_seed(runs):
+    fig = figures.seeds_scatter(runs, 2)
+    shown = scatters(fig.axes[0])
+    for index, model in enumerate(STOCHASTIC_MODELS):
+        mine = runs[runs["model"] == model]
+        np.testing.assert_array_equal(shown[2 * index], mine[["var_ood", "mse_ood"]])
+        ringed = mine.loc[mine["seed"] == 2, ["var_ood", "mse_ood"]]
+        np.testing.assert_array_equal(shown[2 * index + 1], ringed)
+    assert "representative seed 2" in legend_of(fig)
+
+
+def test_a_model_looks_the_same_in_every_figure(all_kinds):
+    assert len(set(figures.MODEL_STYLE.values())) == len({c for c, _ in figures.MODEL_STYLE.values()}) == 8
+    assert set(figures.MODEL_STYLE) == set(MODEL_NAMES)
+    seen = dict.fromkeys(all_kinds, 0)
+    for kind, fig in all_kinds.items():
+        for ax in fig.axes:
+            for artist in (*ax.lines, *ax.collections):
+                model = str(artist.get_label()).split(":")[0]
+                if model in figures.MODEL_STYLE:
+                    lines = hasattr(artist, "get_marker")
+                    colour = artist.get_color() if lines else artist.get_facecolors()[0]
+                    expected, marker = figures.MODEL_STYLE[model]
+                    assert to_rgb(colour) == to_rgb(expected), (kind, model)
+                    assert not lines or artist.get_marker() == marker
+                    seen[kind] += 1
+    bars = all_kinds["deltas"].axes[0].patches[:18]
+    for model, bar in zip(np.repeat(STOCHASTIC_MODELS, 3), bars, strict=True):
+        assert to_rgb(bar.get_edgecolor()) == to_rgb(figures.MODEL_STYLE[model][0])
+    assert min(count for kind, count in seen.items() if kind not in ("deltas", "layer")) >= 6
+
+
+def texts(fig: Figure) -> list[Text]:
+    """Visible texts other than tick labels, which lie outside the limits as often as inside."""
+    axes = [axis for ax in fig.axes for axis in (ax.xaxis, ax.yaxis)]
+    ticks = {label for axis in axes for label in axis.get_ticklabels(which="both")}
+    found = fig.findobj(lambda artist: isinstance(artist, Text) and artist.get_visible())
+    return [text for text in found if text.get_text().strip() and text not in ticks]
+
+
+def extent(fig: Figure, artist) -> np.ndarray:
+    return artist.get_window_extent(FigureCanvasAgg(fig).get_renderer()).extents
+
+
+def test_everything_is_readable_and_inside_the_figure(all_kinds):
+    for kind, fig in all_kinds.items():
+        assert fig.axes, kind
+        for text in fig.findobj(Text):
+            assert text.get_fontsize() >= 8, (kind, text.get_text())
+        for text in texts(fig):
+            x0, y0, x1, y1 = extent(fig, text)
+            inside = -1 <= x0 and -1 <= y0 and x1 <= fig.bbox.width + 1 and y1 <= fig.bbox.height + 1
+            assert inside, (kind, text)
+
+
+def test_legends_do_not_cover_data(all_kinds):
+    for kind, fig in all_kinds.items():
+        for legend in fig.findobj(Legend):
+            x0, y0, x1, y1 = extent(fig, legend)
+            for ax in fig.axes:
+                if legend.axes not in (None, ax):
+                    continue
+                lines = [line.get_xydata() for line in ax.lines if line.get_linestyle() != "--"]
+                for values in filter(len, [*scatters(ax), *lines]):
+                    x, y = ax.transData.transform(values).T
+                    assert not ((x0 < x) & (x < x1) & (y0 < y) & (y < y1)).any(), kind
+
+
+def test_boxes_of_the_diagram_hold_their_texts(all_kinds):
+    fig = all_kinds["layer"]
+    patches = [patch for patch in fig.findobj(FancyBboxPatch) if patch.get_linestyle() in ("-", "solid")]
+    boxes = [extent(fig, patch) for patch in patches]
+    held = 0
+    for text in texts(fig):
+        x0, y0, x1, y1 = extent(fig, text)
+        middle = (x0 + x1) / 2, (y0 + y1) / 2
+        for bx0, by0, bx1, by1 in boxes:
+            if bx0 < middle[0] < bx1 and by0 < middle[1] < by1:
+                assert bx0 < x0 and x1 < bx1 and by0 < y0 and y1 < by1, text.get_text()
+                held += 1
+    assert held == len(boxes) == 5
+
+
+def test_saved_files_are_small_undated_and_the_same_each_time(tmp_path, points):
+    few = {model: points[model] for model in ("BayesNet", "LP-FDNet")}
+    first = figures.save(figures.mse_against_var_fit(few, "t"), tmp_path / "a" / "scatter.of")
+    again = figures.mse_against_var_fit(few, "t")
+    figures.save(again, tmp_path / "b")
+    second = figures.save(again, tmp_path / "c")  # a figure that was drawn before
+    assert [path.name for path in first] == ["scatter.of.pdf", "scatter.of.png"]
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+        assert one.stat().st_size < 300_000
+    assert first[0].read_bytes().startswith(b"%PDF") and first[1].read_bytes().startswith(b"\x89PNG")
+    assert not re.search(rb"CreationDate|ModDate|Matplotlib v", first[0].read_bytes() + first[1].read_bytes())
+
+
+def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, points, runs, monkeypatch):
+    saved = {}
+    monkeypatch.setattr(figures, "save", lambda fig, stem: saved.setdefault(stem.name, [stem]))
+    sine = runs[runs["model"] == "BayesNet"].assign(dataset="sine")
+    frame = pd.concat([runs, runs.assign(dataset="step"), sine])
+    asked = []
+
+    def load_points(dataset: str, model: str, seed: int) -> pd.DataFrame | None:
+        asked.append((dataset, model, seed))
+        return None if dataset == "step" and model == "IC-FDNet" else points[model]
+
+    sets = {"energy": None, "step": data.load("step"), "sine": data.load("sine")}
+    written, missing = figures.all_figures(frame, load_points, sets, "published", tmp_path)
+    kinds = ("seeds", "mse_var", "mse_var_fit", "risk_coverage", "calibration", "means")
+    stems = {"layer", "energy_deltas"} | {f"{name}_{kind}" for name in ("energy", "step") for kind in kinds}
+    assert set(saved) == stems and sorted(written) == sorted(tmp_path / stem for stem in stems)
+    seed = figures.representative_seed(frame, "step", "published")
+    assert missing[0] == f"step: no points of IC-FDNet, seed {seed}"
+    assert len(missing) == 2 and missing[1].startswith("sine: no figures: no results of IC-FDNet")
+    assert {cell[2] for cell in asked if cell[0] == "step"} == {seed}
