@@ -15,7 +15,11 @@ SIDECAR = {"seconds": {"total": 1.23456}, "environment": {"python": "3.11", "arg
 
 
 def write_results(
-    out: Path, datasets: Iterable[str], models: Iterable[str], seeds: Iterable[int], protocol: str = "published"
+    out: Path,
+    datasets: Iterable[str],
+    models: Iterable[str],
+    seeds: Iterable[int],
+    protocol: str = "published",
 ) -> pd.DataFrame:
     """Cells, points, sidecars and metrics of every combination."""
     for name in datasets:
