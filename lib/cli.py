@@ -200,6 +200,27 @@ def _publish(args: argparse.Namespace) -> None:
     publish(args.out)
 
 
+def _differences(args: argparse.Namespace) -> None:
+    from lib import differences, report
+
+    differences.run(args.out, parse_seeds(args.seeds), args.workers)
+    written = differences.write(args.out)
+    print("Written: " + ", ".join(report.shown_path(path) for path in written))
+
+
+def _bench(args: argparse.Namespace) -> None:
+    from lib import benchmark
+
+    protocol = parse_protocol(args.protocol, epochs=args.epochs)
+    names = parse_names(args.models, [m for m in models.MODEL_NAMES if m != "DeepEnsembleNet"], "model")
+    data.check_name(args.dataset)
+    dataset = experiment.load_dataset(args.dataset, protocol)
+    specs = [models.model_spec(name, dataset.n_features, protocol) for name in names]
+    frame = benchmark.stacking(specs, dataset, protocol, parse_seeds(args.seeds))
+    print("Times of the plain loop over seeds, in units of the stacked program's (same numbers, one thread):\n")
+    print(frame.round(2).to_string(index=False))
+
+
 def _smoke(args: argparse.Namespace) -> None:
     from lib.reproduce import smoke
 
@@ -277,6 +298,20 @@ def _reproduce_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(*DATASETS, help="default: the paper's six, as far as their files can be had")
 
 
+def _differences_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--out", **FOLDER, default=OUT / "differences", help="default: out/differences")
+    one.add_argument("--seeds", default="0:5", help=f"{SEEDS_SYNTAX} (default: 0:5)")
+    one.add_argument("--workers", type=_number, help="processes (default: one per core)")
+
+
+def _bench_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--dataset", default="step", help="default: step")
+    one.add_argument("--models", default="LP-FDNet", help="default: LP-FDNet")
+    one.add_argument("--seeds", default="0:20", help=f"{SEEDS_SYNTAX} (default: 0:20)")
+    one.add_argument("--protocol", default="published", help=f"{PROTOCOL_NAMES} (default: published)")
+    one.add_argument("--epochs", type=_number, default=3, help="default: 3")
+
+
 def _publish_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--out", **FOLDER, default=OUT, help="the run's folder (default: out)")
 
@@ -310,6 +345,10 @@ COMMANDS = (  # name, what it does, options, code, examples
     ("publish", "Copy results, figures and notebooks to the tracked places.", _publish_options, _publish, (
         "--out out",
     )),
+    ("differences", "Measure what each difference between print and published runs does, and write the page.",
+     _differences_options, _differences, ("", "--seeds 0:3 --out out/differences")),
+    ("bench", "Time stacked training against the plain loop over seeds, after checking that they agree.",
+     _bench_options, _bench, ("", "--models LP-FDNet,IC-FDNet --seeds 0:20 --epochs 5")),
     ("smoke", "Walk the whole path with few epochs, into out/smoke.", lambda one: None, _smoke, ("",)),
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import experiment
+from lib import experiment, paths, results
 from lib.protocol import AS_WRITTEN, PUBLISHED, Protocol
 
 SOURCE = "running the author's public program and comparing its output with the published tables"
@@ -131,6 +131,21 @@ DIFFERENCES = (
         remark="Both protocols use these.",
     ),
 )  # fmt: skip
+
+
+FOLDER = paths.ROOT / "data" / "differences"  # the page and the results behind it
+
+
+def write(out: Path, folder: Path = FOLDER) -> list[Path]:
+    """Write the page, ``README.md``, and the results behind it, ``metrics.parquet``, from a results folder."""
+    metrics = results.load_metrics(out)
+    labels = {PUBLISHED.label, *(d.protocol.label for d in DIFFERENCES if d.protocol)}
+    used = results.sort(metrics[metrics["protocol"].isin(labels)])
+    with results.atomic(folder / "metrics.parquet") as path:
+        used.to_parquet(path, index=False)
+    with results.atomic(folder / "README.md") as path:
+        path.write_text(page(used))
+    return [folder / "README.md", folder / "metrics.parquet"]
 
 
 def run(out: Path, seeds: Sequence[int], workers: int | None = None) -> None:
