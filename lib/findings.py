@@ -1,4 +1,4 @@
-"""What a results folder says about a data set: the pieces of the notebooks' tables and prose that are computed.
+"""What a results folder says about a data set: the computed pieces of the notebooks' tables and prose.
 
 Sentences are made from the numbers, so that they stay true whatever was run.
 """
@@ -64,7 +64,7 @@ def read(folder: Path) -> pd.DataFrame:
 
 
 def results_folder(out: str, recompute: bool) -> Path:
-    """Where a notebook reads: ``out``, or by default the committed results, or with ``recompute`` the default output.
+    """Where a notebook reads: ``out``, by default the committed results or, with ``recompute``, ``out/``.
 
     Raises:
         UserError: if a parameter is of another kind than it should be.
@@ -88,19 +88,23 @@ def place(folder: Path) -> str:
 
 
 def study(
-    folder: Path, metrics: pd.DataFrame, dataset: str, protocol: str, models: Sequence[str] = STOCHASTIC_MODELS
+    folder: Path,
+    metrics: pd.DataFrame,
+    dataset: str,
+    protocol: str,
+    models: Sequence[str] = STOCHASTIC_MODELS,
 ) -> Study:
-    """The runs of a data set, and the points of those ``models`` that are stochastic, for the representative seed.
+    """The runs of a data set by those ``models`` that are stochastic, and their points for one seed.
 
-    The representative seed is that of all seeds in the folder. Where the paper's rule has no answer, since one of the
-    FDNs is missing, the first seed with points stands in, and ``remark`` says so.
+    That is the representative seed of all in the folder. Where the paper's rule has no answer, since one of
+    the FDNs is missing, the first seed with points stands in, and ``remark`` says so.
     """
     here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
     drawn = [model for model in STOCHASTIC_MODELS if model in models]
     runs = here[here["model"].isin(drawn)].reset_index(drop=True)
     try:
         seeds = [published.representative_seed(metrics, dataset, protocol)]
-        remark = f"figures of one seed show seed {seeds[0]}, the representative one of {here['seed'].nunique()}"
+        remark = f"figures of one seed show seed {{}}, the representative one of {here['seed'].nunique()}"
     except UserError:
         seeds = sorted(runs["seed"].unique())
         remark = "there is no representative seed without both FDNs; figures show seed {}"
@@ -109,7 +113,8 @@ def study(
         points = {m: results.load_points(*cell) for m, cell in cells.items() if results.has_points(*cell)}
         if points:
             return Study(dataset, protocol, runs, seed, points, f"{dataset}: {remark.format(seed)}.")
-    return Study(dataset, protocol, runs, None, {}, f"{dataset}: {place(folder)} holds nothing to draw ({protocol}).")
+    remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
+    return Study(dataset, protocol, runs, None, {}, remark)
 
 
 def seed_ranges(seeds: Iterable[int]) -> str:
@@ -152,9 +157,10 @@ def listing(items: Sequence[str]) -> str:
 
 
 def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
-    """Markdown bullets, one per region: which models predict better, and which worse, than the training mean does.
+    """Markdown bullets, one per region: which models predict better than the training mean, and which worse.
 
-    Medians over seeds of MSE_i of one draw and of the squared error of the predictive mean, corrected for Var / K.
+    Medians over seeds of MSE_i of one draw, and of the squared error of the predictive mean, corrected for
+    Var / K.
     """
     here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
     present = set(here["model"])
@@ -209,8 +215,8 @@ def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     expected = ((compared["n_seeds"] - 1) / (compared["n_seeds"] + 1)).sum()
     missing = f" ({len(here) - len(compared)} missing)" if len(compared) < len(here) else ""
     return (
-        f"- **{dataset}**: of {len(compared)} published numbers{missing}, {compared['inside_minmax'].sum()} lie within "
-        f"the range of our seeds, where {expected:.0f} would be expected of one more seed of ours, and "
+        f"- **{dataset}**: of {len(compared)} published numbers{missing}, {compared['inside_minmax'].sum()} "
+        f"lie within the range of our seeds, where {expected:.0f} would be expected of one more seed, and "
         f"{compared['inside_widened'].sum()} within the widened range."
     )
 
@@ -218,9 +224,9 @@ def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
 def mean_error_table(found: Study) -> Table:
     r"""Is Var_i informative about the error of the predictive mean, or only about itself?
 
-    MSE_i = Var_i + Bias_i^2 with Bias_i^2 = (mean_i - y_i)^2, so b = 1 + b' where b' is the slope of Bias_i^2
-    against Var_i: for errors as large as the spread says, b' = 1. Rows are models; columns are the share of Var
-    in the MSE of a region, Spearman correlations with Var_i of MSE_i and of Bias_i^2, and b and b'.
+    MSE_i = Var_i + Bias_i^2 with Bias_i^2 = (mean_i - y_i)^2, so b = 1 + b', where b' is the slope of
+    Bias_i^2 against Var_i: for errors as large as the spread says, b' = 1. Rows are models; columns are the
+    share of Var in the MSE of a region, Spearman correlations with Var_i of MSE_i and of Bias_i^2, b and b'.
     Of one seed, over all test points unless a region is named. Source: ours; from the terms of Appendix H.
     """
     rows = []
@@ -236,8 +242,8 @@ def mean_error_table(found: Study) -> Table:
     return Table(
         name=f"mean_error_{found.dataset}",
         title=f"Var against the error of the predictive mean on {found.dataset}",
-        caption=f"Seed {found.seed}, protocol `{found.protocol}`. Bias² is the squared error of the predictive mean, "
-        "b′ the slope of its fit against Var.",
+        caption=f"Seed {found.seed}, protocol `{found.protocol}`. Bias² is the squared error of the "
+        "predictive mean, b′ the slope of its fit against Var.",
         columns=("Model", "Var/MSE, ID", "Var/MSE, OOD", "ρ(Var, MSE)", "ρ(Var, Bias²)", "the same, ID",
                  "the same, OOD", "b", "b′ = b − 1"),
         rows=tuple(rows),
@@ -273,15 +279,17 @@ def score_table(comparison: pd.DataFrame) -> Table:
     """:func:`lib.published.score` as a table."""
     rows = []
     for row in published.score(comparison).itertuples():
-        shares = [f"{count} ({count / row.n:.0%})" if row.n else DASH for count in (row.inside_widened, row.inside_minmax)]
+        counts = (row.inside_widened, row.inside_minmax)
+        shares = [f"{count} ({count / row.n:.0%})" if row.n else DASH for count in counts]
         expected = f"{row.expected_share:.0%}" if row.n else DASH
         rows.append((row.by, row.name, str(row.n), *shares, expected, str(row.missing)))
     return Table(
         name="score",
         title="How many of the published numbers are reached",
-        caption="A published value counts give or take half a unit of its last digit. Range: from the smallest to the "
-        "largest value among our seeds; expected: the chance (n − 1)/(n + 1) that one more seed falls into the range "
-        "of n. Widened: by 30 % of the larger end's magnitude plus 0.06 at both ends (Spearman: 0.05).",
+        caption="A published value counts give or take half a unit of its last digit. Range: from the "
+        "smallest to the largest value among our seeds; expected: the chance (n − 1)/(n + 1) that one more "
+        "seed falls into the range of n. Widened: by 30 % of the larger end's magnitude plus 0.06 at both "
+        "ends (Spearman: 0.05).",
         columns=("By", "", "Compared", "In the widened range", "In the range", "Expected", "Missing"),
         rows=tuple(rows),
         align="llrrrrr",
@@ -297,9 +305,10 @@ def miss_table(comparison: pd.DataFrame) -> Table:
         distance, side = (above, "above the largest") if above > below else (below, "below the smallest")
         width = row.max - row.min
         times = f", {distance / width:.1f} times the seeds' range" if width > 0 else ""
-        explanation = f"{plain_number(distance)} {side} of {row.n_seeds} seeds{times}"
+        explanation = f"{plain_number(distance)} {side} of {row.n_seeds} seed{'s' * (row.n_seeds > 1)}{times}"
         spread = f"[{plain_number(row.min)}, {plain_number(row.max)}]"
-        rows.append((row.dataset, row.model, row.metric, row.printed, plain_number(row.median), spread, explanation))
+        key = (row.dataset, row.model, row.metric, row.printed)
+        rows.append((*key, plain_number(row.median), spread, explanation))
     return Table(
         name="misses",
         title=f"Outside the widened range: {len(rows)}",
