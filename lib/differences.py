@@ -139,8 +139,13 @@ FOLDER = paths.ROOT / "data" / "differences"  # the page and the results behind 
 def write(out: Path, folder: Path = FOLDER) -> list[Path]:
     """Write the page, ``README.md``, and the results behind it, ``metrics.parquet``, from a results folder."""
     metrics = results.load_metrics(out)
-    labels = {PUBLISHED.label, *(d.protocol.label for d in DIFFERENCES if d.protocol)}
-    used = results.sort(metrics[metrics["protocol"].isin(labels)])
+    wanted = {
+        (dataset, model, protocol.label)
+        for d in DIFFERENCES if d.protocol
+        for dataset in d.datasets for model in d.models for protocol in (PUBLISHED, d.protocol)
+    }  # fmt: skip
+    key = pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]])
+    used = results.sort(metrics[key.isin(wanted)])
     with results.atomic(folder / "metrics.parquet") as path:
         used.to_parquet(path, index=False)
     with results.atomic(folder / "README.md") as path:

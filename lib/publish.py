@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import data, notebooks, paths, published, report, reproduce, results, tables
+from lib import data, notebooks, paths, published, readme, report, reproduce, results, tables
 from lib.data import uci
 from lib.errors import UserError
 from lib.protocol import PROTOCOLS, PUBLISHED
@@ -48,6 +48,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     for note in notes:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
+    readme.update()
     for path in pairs:
         say(f"running {show(path)}")
         notebooks.run_in_place(path)

@@ -31,7 +31,6 @@
 # %%
 # %matplotlib inline
 import inspect
-import warnings
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -42,8 +41,6 @@ import torch.nn.functional as F
 from IPython.display import Markdown, display
 from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
-
-warnings.filterwarnings("ignore", "IProgress")  # tqdm misses a widget that nothing here uses
 
 from fdn_kernels import fdn_linear
 from fdn_kernels.reference import hypernet_gaussian, matvec, moments

@@ -30,7 +30,6 @@
 
 # %%
 # %matplotlib inline
-import warnings
 from dataclasses import fields, replace
 from itertools import permutations
 
@@ -39,8 +38,6 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import norm, rankdata
-
-warnings.filterwarnings("ignore", "IProgress")  # tqdm misses a widget that nothing here uses
 
 from lib import data, figures, metrics
 from lib.data import feature_band_split

@@ -32,11 +32,7 @@
 # %%
 # %matplotlib inline
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
-import warnings
-
 from IPython.display import Markdown, display
-
-warnings.filterwarnings("ignore", "IProgress")  # tqdm misses a widget that nothing here uses
 
 from lib import data, experiment, figures, findings, tables
 from lib.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
