@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from fake_results import contents, write_results
 
-from lib import figures, notebooks, paths, reproduce, results, tables
+from lib import figures, notebooks, paths, readme, reproduce, results, tables
 from lib.arguments import parse_protocol
 from lib.cli import main
 from lib.data import uci
@@ -80,6 +80,7 @@ def project(tmp_path, monkeypatch):
     for name in (reproduce.TOY_NOTEBOOK, reproduce.REAL_NOTEBOOK):
         write_pair(root / "notebooks", Path(name).stem, TRAINING)
     write_pair(root / "notebooks", Path(reproduce.OVERVIEW_NOTEBOOK).stem, OVERVIEW)
+    (root / "README.md").write_text(f"# A title\n\n{readme.BEGIN}\n{readme.END}\n")
     return root
 
 
@@ -249,6 +250,7 @@ def test_publishing_twice_changes_no_byte(project, capsys):
     assert len(points) == 6  # one seed of each
     sidecar = json.loads(first["data/results/sidecar.json"])
     assert len(sidecar["blocks"]) == 6 and sidecar["environments"] == [{"python": "3.11"}]
+    assert b"LP-FDNet" in first["README.md"]
     assert {"figures/step_means.pdf", "data/results/tables/results_step.md"} <= set(first)
     notebook = nbformat.reads(first["notebooks/05_figures_and_tables.ipynb"].decode(), as_version=4)
     assert [cell.execution_count for cell in notebook.cells] == [1, 2]
