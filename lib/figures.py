@@ -208,13 +208,15 @@ def calibration_axes(ax: Axes, points: Points) -> Axes:
 
     Source: Appendix H, "variance-MSE calibration curves".
     """
+    curves = {}
     for model, frame in points.items():
         colour, marker = MODEL_STYLE[model]
-        shown = _on_log_axes(frame)
+        shown = curves[model] = _on_log_axes(frame)
         if len(shown):
             curve = measures.calibration_curve(shown["var"], shown["mse"])
+            curves[model] = pd.DataFrame({"var": curve[0], "mse": curve[1]})
             ax.plot(*curve, color=colour, marker=marker, label=model + _omission(frame))
-    _diagonal_axes(ax, points, "mean Var of the bin")
+    _diagonal_axes(ax, curves, "mean Var of the bin")
     return ax
 
 

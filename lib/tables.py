@@ -91,14 +91,21 @@ NOTATION = (  # symbol, meaning, shape, name in the code
 
 
 def plain_number(value: float) -> str:
-    """A number with three decimals, fewer where it is large, never in scientific notation; NaN is a dash.
+    """A number with three decimals, fewer where it is large, more where it is small, never in scientific
+    notation; NaN is a dash.
 
     >>> [plain_number(v) for v in (0.12345, -0.0001, 12.345, 123.45, 6306.7, float("nan"))]
-    ['0.123', '0.000', '12.35', '123.5', '6307', '—']
+    ['0.123', '-0.00010', '12.35', '123.5', '6307', '—']
+    >>> [plain_number(v) for v in (0.0, 0.00034, 3.4e-8)]
+    ['0.000', '0.00034', '<0.00001']
     """
     if np.isnan(value):
         return DASH
     size = abs(value)
+    if 0 < size < 1e-5:
+        return "<0.00001" if value > 0 else ">-0.00001"
+    if 0 < size < 1e-2:
+        return np.format_float_positional(value, precision=2, fractional=False, min_digits=2)
     return f"{value:z.{3 if size < 10 else 2 if size < 100 else 1 if size < 1000 else 0}f}"
 
 
