@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib import paths, published, results
+from lib.errors import UserError
 from lib.models import BASELINE, STOCHASTIC_MODELS
 from lib.tables import corrected_mean_error, plain_number
 
@@ -61,12 +62,12 @@ def update(readme: Path | None = None, folder: Path | None = None) -> None:
     """Write the results block of the README anew from a results folder (default: the committed one).
 
     Raises:
-        ValueError: if the README has lost its markers.
+        UserError: if the README has lost its markers.
     """
     readme = readme or paths.ROOT / "README.md"
     text = readme.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"{readme.name} should hold the markers {BEGIN!r} and {END!r} once each")
+        raise UserError(f"{readme.name} should hold the markers {BEGIN!r} and {END!r} once each")
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
     block = results_block(results.load_metrics(folder or paths.COMMITTED_RESULTS))

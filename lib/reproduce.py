@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +77,11 @@ def reproduce(
     target = out / "notebooks" / OVERVIEW_NOTEBOOK
     task = Task("overview", paths.NOTEBOOKS / OVERVIEW_NOTEBOOK, target, overview)
     current = _is_newer(target, task, out / "metrics.parquet")
-    failures += _run(task, is_current=current, say=say)
-    notes = _tables_and_figures(protocol, out, say)
+    say("tables and figures ...")
+    with ThreadPoolExecutor(1) as pool:  # drawn while the notebook runs in its kernel
+        drawing = pool.submit(_tables_and_figures, protocol, out)
+        failures += _run(task, is_current=current, say=say)
+        notes = drawing.result()
 
     metrics = report.with_committed(out)
     shown = [*names, *missing]
@@ -192,7 +196,7 @@ def write_figures(
     return figures.all_figures(metrics, points, datasets, protocol.label, out)
 
 
-def _tables_and_figures(protocol: Protocol, out: Path, say: Callable[[str], None]) -> list[str]:
+def _tables_and_figures(protocol: Protocol, out: Path) -> list[str]:
     """Write both unless they were made from these very results; returns what could not be drawn."""
     metrics = report.read_metrics(out)
     datasets = datasets_of(metrics, protocol)
@@ -207,7 +211,6 @@ def _tables_and_figures(protocol: Protocol, out: Path, say: Callable[[str], None
         folders = (out / "tables", out / "figures")
         if found.pop("not drawn", None) == [] and found == content and all(f.is_dir() for f in folders):
             return []
-    say("tables and figures ...")
     tables.all_tables(metrics, datasets, protocol.label, out / "tables")
     _, notes = write_figures(out, metrics, datasets, protocol, out / "figures")
     with results.atomic(made_from) as path:

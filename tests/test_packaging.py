@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +49,17 @@ def test_lock_pins_every_dependency_at_an_allowed_version():
         pin = pins.get(canonicalize_name(requirement.name))
         assert pin is not None, f"requirements.lock lacks {requirement.name}; pin it there"
         assert requirement.specifier.contains(pin), f"{requirement} does not allow the pinned {pin}"
+
+
+def test_lock_suits_the_oldest_python_311_in_use():
+    """Debian 12 has Python 3.11.2; a release may ask for a later patch version."""
+    for name in locked():
+        try:
+            needs = metadata.metadata(name)["Requires-Python"]
+        except metadata.PackageNotFoundError:
+            continue
+        if metadata.version(name).split("+")[0] == locked()[name]:
+            assert SpecifierSet(needs or "").contains("3.11.2"), f"{name} {locked()[name]} needs Python {needs}"
 
 
 def made_from_the_lock() -> bool:

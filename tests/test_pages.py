@@ -1,0 +1,72 @@
+"""The generated pages hold what the committed results say, and every difference of the protocols is explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pandas as pd
+import pytest
+
+from lib import differences, paths, readme, results
+from lib.errors import UserError
+from lib.protocol import AS_WRITTEN, PUBLISHED
+
+README = paths.ROOT / "README.md"
+
+
+def test_readme_holds_the_committed_results():
+    block = README.read_text().split(readme.BEGIN)[1].split(readme.END)[0]
+    assert block.strip() == readme.results_block(results.load_metrics(paths.COMMITTED_RESULTS))
+
+
+def test_readme_update_is_repeatable_and_needs_its_markers(tmp_path):
+    copy = tmp_path / "README.md"
+    copy.write_text(README.read_text())
+    readme.update(copy)
+    assert copy.read_text() == README.read_text()
+    copy.write_text("no markers")
+    with pytest.raises(UserError, match="should hold the markers"):
+        readme.update(copy)
+
+
+def test_readme_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text()):
+        assert (paths.ROOT / target).exists(), target
+
+
+def test_readme_commands_exist():
+    text = README.read_text()
+    targets = set(re.findall(r"^([a-z]+):", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([a-z]+)", text)) <= targets
+    from lib.cli import COMMANDS
+
+    assert set(re.findall(r"`?fdn ([a-z]+) ", text)) <= {name for name, *_ in COMMANDS}
+
+
+def test_every_differing_setting_is_on_the_page_of_differences():
+    names = [f.name for f in dataclasses.fields(PUBLISHED) if f.name != "base"]
+    differing = {name for name in names if getattr(PUBLISHED, name) != getattr(AS_WRITTEN, name)}
+    assert {d.field for d in differences.DIFFERENCES if d.field} == differing
+
+
+def test_page_of_differences_holds_its_results():
+    metrics = results.load_metrics(differences.FOLDER)
+    assert (differences.FOLDER / "README.md").read_text() == differences.page(metrics)
+    for difference in differences.DIFFERENCES:
+        if difference.field:
+            assert (differences.effects(metrics, difference)["seeds"] > 0).all(), difference.topic
+
+
+def test_effects_compare_the_same_seeds():
+    difference = next(d for d in differences.DIFFERENCES if d.field == "clip_norm")
+    rows = [
+        {"dataset": "step", "model": "LP-FDNet", "protocol": label, "seed": seed, **dict.fromkeys(differences.METRICS, value)}
+        for label, seed, value in (
+            ("published", 0, 1.0), ("published", 1, 3.0), ("published", 2, 99.0),
+            (difference.protocol.label, 0, 2.0), (difference.protocol.label, 1, 4.0),
+        )
+    ]  # fmt: skip
+    table = differences.effects(pd.DataFrame(rows), difference).set_index(["dataset", "model"])
+    row = table.loc[("step", "LP-FDNet")]
+    assert row["seeds"] == 2 and row["mse_id"] == "2 [1, 3] -> 3 [2, 4]"
