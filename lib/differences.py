@@ -14,6 +14,7 @@ import pandas as pd
 
 from lib import experiment, paths, results
 from lib.protocol import AS_WRITTEN, PUBLISHED, Protocol
+from lib.tables import plain_number
 
 SOURCE = "running the author's public program and comparing its output with the published tables"
 FDN = ("IC-FDNet", "LP-FDNet")
@@ -98,7 +99,7 @@ DIFFERENCES = (
         remark="Ten members of width 64 have 1,930 parameters on one input; 64 contradicts the table's own count.",
     ),
     Difference(
-        "Draws", "section 3.2, appendix H", "samples from p(y | x), observation noise included", "f_theta(x), without noise",
+        "Draws", "section 3.2, appendix H", "samples of the predictive distribution, observation noise included", "f_theta(x), without noise",
         remark="Noise of variance sigma^2 would add sigma^2 to every Var_i and MSE_i and leave b and the deltas of both alone.",
     ),
     Difference(
@@ -181,7 +182,7 @@ def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
 def _spread(values: pd.Series) -> str:
     if values.dropna().empty:
         return "-"
-    low, middle, high = (f"{v:.3g}" for v in values.quantile([0, 0.5, 1]))
+    low, middle, high = map(plain_number, values.quantile([0, 0.5, 1]))
     return f"{middle} [{low}, {high}]"
 
 
