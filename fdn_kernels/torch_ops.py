@@ -81,7 +81,7 @@ class _FDNLinear(torch.autograd.Function):
     """The layer with sampled (shared, independent) or local noise and its analytic KL, backward by hand."""
 
     @staticmethod
-    def forward(ctx, a, z, weight, bias, noise, eps, floor, prior_scale):  # noqa: ANN001, ANN205
+    def forward(ctx, a, z, weight, bias, noise, eps, floor, prior_scale):
         d_in = a.shape[-1]
         ordered = torch.cat(hypernet_order(weight, d_in, -2), -2)  # (..., 2P, h)
         out = affine(z, ordered, torch.cat(hypernet_order(bias, d_in, -1), -1))  # (..., k, B, 2P)
@@ -101,7 +101,7 @@ class _FDNLinear(torch.autograd.Function):
         return y, kl
 
     @staticmethod
-    def backward(ctx, grad_y, grad_kl):  # noqa: ANN001, ANN205
+    def backward(ctx, grad_y, grad_kl):
         a, z, weight, bias, ordered, mean, scale, theta, y_scale, eps = ctx.saved_tensors
         d_in = a.shape[-1]
 

@@ -8,6 +8,8 @@ kind of noise and the noise itself, and returns the layer's output ``(..., K, B,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -63,7 +65,7 @@ class HyperLinear(nn.Module):
         return matvec(self.hypernet(a), a), None  # theta (..., k, B, P)
 
 
-class GlobalGaussianLinear(nn.Module):
+class GlobalGaussianLinear(nn.Module, ABC):
     """A Gaussian that does not depend on x; subclasses say where its (mu, rho) come from.
 
     One theta is drawn per pass and used for every example: the paper amortises sampling over inputs (appendix A).
@@ -81,9 +83,9 @@ class GlobalGaussianLinear(nn.Module):
         self.d_in, self.d_out, self.floor, self.prior_scale = d_in, d_out, floor, prior_scale
         self.scale = scale
 
+    @abstractmethod
     def mean_and_rho(self) -> tuple[Tensor, Tensor]:
         """The Gaussian's parameters, each ``(..., P)``, weights first."""
-        raise NotImplementedError
 
     def gaussian(self) -> WeightGaussian:
         """The layer's weight distribution, ``(..., 1, 1, P)``."""

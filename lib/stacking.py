@@ -40,7 +40,7 @@ class Stack:
             self._slots.append((module, attribute, parameter.shape))
             self._sizes.append(parameter.numel())
 
-    def __call__(self, flat: Tensor, x: Tensor, noise: Noise | None = None, kl: str = "none"):  # noqa: ANN204
+    def __call__(self, flat: Tensor, x: Tensor, noise: Noise | None = None, kl: str = "none") -> tuple[Tensor, Tensor | None]:
         """Run the network with parameters ``(..., n)`` on x ``(..., B, d)``; returns what :meth:`Network.forward` does."""
         for (module, attribute, shape), part in zip(self._slots, flat.split(self._sizes, dim=-1)):
             object.__setattr__(module, attribute, part.unflatten(-1, shape))  # (..., *shape)
