@@ -1,0 +1,5 @@
+"""Doctests are looked for in every module; those of the kernels need Triton."""
+
+from importlib.util import find_spec
+
+collect_ignore = [] if find_spec("triton") else ["fdn_kernels/triton_ops.py", "fdn_kernels/aot.py"]
