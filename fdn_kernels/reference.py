@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fdn_kernels import philox
+
 
 class WeightGaussian(NamedTuple):
     """Diagonal Gaussian over the weights and biases of one layer, q(theta_l | s_l) (paper, section 3.2)."""
@@ -105,3 +107,46 @@ def fdn_linear(
     if kl == "none":
         return y, None
     return y, gaussian_kl(q, prior_scale) if kl == "analytic" else sampled_kl(q, eps, prior_scale)
+
+
+def linear(
+    a: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: Tensor | None,
+    seed: Tensor | None,
+    draws: int,
+    noise: str,
+    kl: str,
+    floor: float,
+    prior_scale: float,
+    stream: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The layer as :mod:`fdn_kernels.ops` registers it; a seed's noise is written out."""
+    batch, d_in = a.shape[-2:]
+    if seed is not None:
+        d_out = weight.shape[-2] // (2 * (d_in + 1))
+        sizes = {"draws": range(draws), "examples": range(batch), "d_in": d_in, "d_out": d_out}
+        eps = philox.standard_normal(seed, noise, **sizes, stream=stream, dtype=a.dtype)
+    q = hypernet_gaussian(z, weight, bias, d_in, floor)
+    y, variance = moments(a, q) if noise == "moments" else (gaussian_linear(a, q, noise, eps), a.new_empty(0))
+    if noise in ("none", "moments"):
+        y, variance = (t.expand(-1, draws, -1, -1) if t.dim() > 1 else t for t in (y, variance))
+    if kl == "none":
+        return y, variance, a.new_empty(0)
+    return y, variance, gaussian_kl(q, prior_scale) if kl == "analytic" else sampled_kl(q, eps, prior_scale)
+
+
+def linear_backward(
+    grad_y: Tensor, grad_variance: Tensor, grad_kl: Tensor, a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, *settings
+) -> tuple[Tensor, ...]:
+    """Gradients of :func:`linear`'s four inputs; the last two settings say whether those of a and z are wanted."""
+    *settings, need_a, need_z = settings
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in (a, z, weight, bias)]
+        outputs = linear(*leaves, *settings)
+        pairs = [(t, g) for t, g in zip(outputs, (grad_y, grad_variance, grad_kl)) if t.requires_grad]
+    found, incoming = zip(*pairs)
+    da, dz, dweight, dbias = torch.autograd.grad(found, leaves, incoming, materialize_grads=True)
+    return da if need_a else a.new_empty(0), dz if need_z else z.new_empty(0), dweight, dbias

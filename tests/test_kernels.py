@@ -150,8 +150,8 @@ def test_clear_errors():
     a, z, weight, bias = _case((), 1, 1, 3, 2, 2, 2)
     with pytest.raises(ValueError, match="noise is 'white'; expected one of shared"):
         fdn_linear(a, z, weight, bias, noise="white")
-    with pytest.raises(ValueError, match=r"shared noise .* has shape \(..., K, 1, 6\); given None"):
-        fdn_linear(a, z, weight, bias, noise="shared")
+    with pytest.raises(ValueError, match=r"shared noise .* has shape \(..., K, 1, 6\); given \(1, 3, 6\)"):
+        fdn_linear(a, z, weight, bias, noise="shared", eps=_noise("independent", (), 1, 3, 2, 2))
     with pytest.raises(ValueError, match="a sampled KL needs sampled weights"):
         fdn_linear(a, z, weight, bias, noise="local", eps=_noise("local", (), 1, 3, 2, 2), kl="sampled")
     with pytest.raises(ValueError, match="must be a multiple"):
