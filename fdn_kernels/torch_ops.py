@@ -1,20 +1,28 @@
-"""The CPU path: the numbers of :mod:`fdn_kernels.reference` in fewer operations and less memory.
+"""The CPU path: the numbers of :mod:`fdn_kernels.reference` in fewer passes and less memory.
 
-Training draws are few and layers small, so time goes into the number of operations: one autograd function holds the
-layer, with its backward written out. Predictions take many draws: they are computed without a K x B x P tensor, in
-chunks of draws that stay in cache.
+Inside, a layer is laid out in *columns*, draws and examples last: parameters ``(R, P, k, B)``, inputs
+``(R, d_in, k, B)``. Every elementwise pass is then contiguous, one number of ``eps`` scales a whole row, and sums over
+inputs or parameters run over rows. Training is one autograd function with its backward written out; passes without
+gradients, and the op's functions :func:`linear` and :func:`linear_backward`, run in blocks of draws and examples.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from fdn_kernels import reference
-from fdn_kernels.reference import WeightGaussian, hypernet_order, split_parameters
+from fdn_kernels import philox, reference
+from fdn_kernels.reference import WeightGaussian, split_parameters
 
-CHUNK_ELEMENTS = 1 << 16  # hypernetwork outputs alive at once in predictions
+CACHE_ELEMENTS = 1 << 17  # sampled parameters alive at once in a pass without gradients
+BLOCK_ELEMENTS = 1 << 18  # parameters of one block of linear and linear_backward, which hold about ten such tensors
+LOG_GROUP = 64  # standard deviations multiplied before one logarithm is taken
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -27,12 +35,27 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out.unflatten(-2, x.shape[-3:-1])  # (..., k, B, n)
 
 
+def relu_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``relu(weight x + bias)`` over (..., k, B, ·) with weight (..., n, m); examples last in memory."""
+    flat = x.flatten(-3, -2).mT  # (..., m, k B)
+    bias = bias.unsqueeze(-1)
+    if weight.shape[-1] == 1:
+        out = (weight * flat).add_(bias)
+    elif flat.dim() == weight.dim() == 3 and len(flat) == len(weight):
+        out = torch.baddbmm(bias, weight, flat)
+    else:
+        out = weight @ flat + bias
+    return out.relu_().mT.unflatten(-2, x.shape[-3:-1])  # (..., k, B, n)
+
+
 def matvec(theta: Tensor, a: Tensor) -> Tensor:
     """As :func:`fdn_kernels.reference.matvec`."""
     weight, bias = split_parameters(theta, a.shape[-1])  # (..., k, b, d_out, d_in), (..., k, b, d_out)
     k, b, d_out = weight.shape[-4:-1]
     if b == 1 and k == 1:  # the same weights for all
         return affine(a, weight.squeeze(-3).squeeze(-3), bias.squeeze(-2).squeeze(-2))
+    if b == 1 and a.shape[-1] == 1:  # one column per draw
+        return torch.addcmul(bias, weight.squeeze(-1), a)
     if b == 1:  # one matrix per draw
         y = a @ weight.squeeze(-3).mT  # (..., K, B, d_out)
         return y + bias if torch.is_grad_enabled() else y.add_(bias)
@@ -47,101 +70,271 @@ def gaussian_linear(a: Tensor, q: WeightGaussian, noise: str, eps: Tensor | None
         return matvec(q.mean, a)
     if noise == "local":
         return torch.addcmul(matvec(q.mean, a), matvec(q.scale.square(), a.square()).sqrt(), eps)
-    k, b = q.mean.shape[-3:-1]
-    if noise == "independent" or k == eps.shape[-3] or b == 1:
-        return matvec(torch.addcmul(q.mean, q.scale, eps), a)
-    # shared draws of weights that depend on the example only: the mean's part and the noise's part
-    eps_w, eps_b = split_parameters(eps.squeeze(-2), a.shape[-1])  # (..., K, d_out, d_in), (..., K, d_out)
-    scale_w, scale_b = split_parameters(q.scale, a.shape[-1])  # (..., 1, B, d_out, d_in), (..., 1, B, d_out)
-    scale_w = scale_w.squeeze(-4)  # (..., B, d_out, d_in)
-    if a.shape[-3] == 1:
-        scaled = scale_w * a.squeeze(-3).unsqueeze(-2)  # (..., B, d_out, d_in)
-        spread = torch.einsum("...koi,...boi->...kbo", eps_w, scaled)
+    return matvec(torch.addcmul(q.mean, q.scale, eps), a)
+
+
+def _columns(t: Tensor) -> Tensor:
+    """(R, k, B, n) as (R, n, k, B), examples last in memory."""
+    t = t.permute(0, 3, 1, 2)
+    return t if t.shape[3] == 1 or t.stride(3) == 1 else t.contiguous()
+
+
+def _rows(t: Tensor) -> Tensor:
+    """(R, n, k, B) as (R, k, B, n)."""
+    return t.permute(0, 2, 3, 1)
+
+
+def _with_one(z: Tensor) -> Tensor:
+    """[z, 1], (R, h + 1, k B), of z (R, k, B, h)."""
+    z = z.permute(0, 3, 1, 2).flatten(2)  # (R, h, k B)
+    return torch.cat([z, z.new_ones(len(z), 1, z.shape[2])], 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _order(p: int, d_in: int, inverse: bool, device: torch.device) -> Tensor:
+    """Rows (weight means, weight rhos, bias means, bias rhos) as (weight means, bias means, weight rhos, bias rhos)."""
+    d_out = p // (d_in + 1)
+    n = d_out * d_in
+    sizes = [n, d_out, n, d_out] if inverse else [n, n, d_out, d_out]
+    first, second, third, fourth = torch.arange(2 * p, device=device).split(sizes)
+    return torch.cat([first, third, second, fourth])
+
+
+def _reordered(matrix: Tensor, d_in: int, inverse: bool = False) -> Tensor:
+    """Rows of (R, 2P, ...) in the order of :func:`_order`; what tracers or CUDA graphs made of it is not kept."""
+    order = _order if matrix.is_cpu and type(matrix) is Tensor else _order.__wrapped__
+    return matrix.index_select(1, order(matrix.shape[1] // 2, d_in, inverse, matrix.device))
+
+
+def _hypernet_matrix(weight: Tensor, bias: Tensor, d_in: int) -> Tensor:
+    """[weight, bias] in the order weight means, bias means, weight rhos, bias rhos: (R, 2P, h + 1)."""
+    return _reordered(torch.cat([weight, bias.unsqueeze(2)], 2), d_in)
+
+
+def _hypernet(matrix: Tensor, z1: Tensor, batch: int) -> Tensor:
+    """Outputs (R, n, k, B) from [z, 1], (R, h + 1, k B), for rows (R, n, h + 1) of the matrix."""
+    return torch.bmm(matrix, z1).view(*matrix.shape[:2], -1, batch)
+
+
+def _gaussian(matrix: Tensor, z1: Tensor, batch: int, p: int, floor: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Outputs of :func:`_hypernet`, whose last P rows are rho; sigma (R, P, k, B); the sum of log sigma, (R, k, B).
+
+    In float64 on the CPU this takes fewer transcendental functions: sigma = floor + log u with u = 1 + exp(rho), whose
+    rounding is nothing beside a floor of 1e-3, and one logarithm of a product of up to 64 sigmas, which is at least
+    1e-192. Whatever overflows, and any NaN, makes the sum infinite or NaN: then, and for other types, the plain formulas
+    are used and the sum is None. Otherwise u is returned in place of rho.
+    """
+    out = _hypernet(matrix, z1, batch)
+    rho = out.narrow(1, out.shape[1] - p, p)
+    if floor >= 1e-3 and out.dtype == torch.float64 and out.is_cpu and type(out) is Tensor:
+        scale = rho.exp_().add_(1).log().add_(floor)
+        n = p // LOG_GROUP * LOG_GROUP
+        log_sum = scale.narrow(1, n, p - n).prod(1).log_()
+        if n:
+            log_sum += scale[:, :n].unflatten(1, (LOG_GROUP, -1)).prod(1).log_().sum(1)
+        if math.isfinite(log_sum.sum().item()):
+            return out, scale, log_sum
+        out = _hypernet(matrix, z1, batch)
+        rho = out.narrow(1, out.shape[1] - p, p)
+    return out, F.softplus(rho).add_(floor), None
+
+
+def _apply(theta: Tensor, a: Tensor) -> Tensor:
+    """W a + b in columns: (R, P, k, b) and (R, d_in, k, b) to (R, d_out, K, B)."""
+    d_in = a.shape[1]
+    d_out = theta.shape[1] // (d_in + 1)
+    weight, bias = theta.narrow(1, 0, d_out * d_in), theta.narrow(1, d_out * d_in, d_out)
+    if d_in == 1:
+        return torch.addcmul(bias, weight, a)
+    if d_out == 1:
+        return (weight * a).sum(1, keepdim=True).add_(bias)
+    weight = weight.unflatten(1, (d_out, d_in))
+    if theta.shape[2] == 1 < a.shape[2]:  # the same weights for all draws: a GEMM per example
+        return torch.einsum("roib,rikb->rokb", weight.squeeze(3), a).add_(bias)
+    return (weight * a.unsqueeze(1)).sum(2).add_(bias)
+
+
+def _outer(g: Tensor, a: Tensor, out: Tensor | None = None) -> Tensor:
+    """d(W a + b)/d(W, b) times g: (R, d_out, K, B) and (R, d_in, k, B) to (R, P, K, B)."""
+    d_out, d_in = g.shape[1], a.shape[1]
+    n = d_out * d_in
+    if out is None:
+        out = g.new_empty(len(g), n + d_out, *g.shape[2:])
+    if d_in == 1 or d_out == 1:
+        torch.mul(g, a, out=out.narrow(1, 0, n))
     else:
-        outputs = zip(eps_w.unbind(-2), scale_w.unbind(-2))  # (..., K, d_in), (..., B, d_in)
-        spread = torch.stack([((a * e.unsqueeze(-2)) * s.unsqueeze(-3)).sum(-1) for e, s in outputs], dim=-1)
-    return matvec(q.mean, a) + torch.addcmul(spread, scale_b, eps_b.unsqueeze(-2))  # (..., K, B, d_out)
+        torch.mul(g.unsqueeze(2), a.unsqueeze(1), out=out[:, :n].unflatten(1, (d_out, d_in)))
+    out.narrow(1, n, d_out).copy_(g)
+    return out
 
 
-def _hypernet_gaussian(z: Tensor, weight: Tensor, bias: Tensor, d_in: int, floor: float) -> WeightGaussian:
-    """As :func:`fdn_kernels.reference.hypernet_gaussian`; both parts contiguous."""
-    mean_weight, rho_weight = hypernet_order(weight, d_in, -2)  # (..., P, h)
-    mean_bias, rho_bias = hypernet_order(bias, d_in, -1)  # (..., P)
-    return WeightGaussian(
-        affine(z, mean_weight, mean_bias), F.softplus(affine(z, rho_weight, rho_bias)).add_(floor)
-    )
+def _transposed(theta: Tensor, g: Tensor, d_in: int) -> Tensor:
+    """W^T g: (R, P, k, b) and (R, d_out, K, B) to (R, d_in, K, B)."""
+    d_out = g.shape[1]
+    weight = theta.narrow(1, 0, d_out * d_in)
+    return weight * g if d_out == 1 else (weight.unflatten(1, (d_out, d_in)) * g.unsqueeze(2)).sum(1)
 
 
-def _reduce(grad: Tensor, like: Tensor) -> Tensor:
-    """Sum a gradient over the dimensions along which ``like`` was broadcast."""
-    return grad.sum_to_size(like.shape) if grad.shape != like.shape else grad
+def _gaussian_kl(mean: Tensor, scale: Tensor, log_sum: Tensor | None, prior_scale: float) -> Tensor:
+    """As :func:`fdn_kernels.reference.gaussian_kl`, (R, k, B), from columns."""
+    squares = scale.square().addcmul_(mean, mean).sum(1)
+    constant = mean.shape[1] * (math.log(prior_scale) - 0.5)
+    return squares.mul_(0.5 / prior_scale**2).add_(constant).sub_(scale.log().sum(1) if log_sum is None else log_sum)
+
+
+def _sum_draws(t: Tensor, draws: int) -> Tensor:
+    """Sum (R, n, K, B) over the draws where only one is wanted."""
+    return t.sum(2, keepdim=True) if draws == 1 < t.shape[2] else t
 
 
 class _FDNLinear(torch.autograd.Function):
     """The layer with sampled (shared, independent) or local noise and its analytic KL, backward by hand."""
 
     @staticmethod
-    def forward(ctx, a, z, weight, bias, noise, eps, floor, prior_scale):
-        d_in = a.shape[-1]
-        ordered = torch.cat(hypernet_order(weight, d_in, -2), -2)  # (..., 2P, h)
-        out = affine(z, ordered, torch.cat(hypernet_order(bias, d_in, -1), -1))  # (..., k, B, 2P)
-        mean, rho = out.chunk(2, -1)  # (..., k, B, P)
-        scale = F.softplus(rho).add_(floor)
+    def forward(ctx, a, z, weight, bias, eps, noise, floor, prior_scale):
+        matrix, z1 = _hypernet_matrix(weight, bias, a.shape[3]), _with_one(z)
+        p = matrix.shape[1] // 2
+        gaussian, scale, log_sum = _gaussian(matrix, z1, a.shape[2], p, floor)  # (R, 2P, k, B), (R, P, k, B)
+        mean = gaussian.narrow(1, 0, p)
+        a, eps = _columns(a), _columns(eps)  # (R, d_in, K, B), (R, P, K, b) or (R, d_out, K, B)
         if noise == "local":
-            y_scale = matvec(scale.square(), a.square()).sqrt_()  # (..., K, B, d_out)
-            theta, y = mean, torch.addcmul(matvec(mean, a), y_scale, eps)
+            y_scale = _apply(scale.square(), a.square()).sqrt_()  # (R, d_out, K, B)
+            theta, y = mean, torch.addcmul(_apply(mean, a), y_scale, eps)
         else:
-            theta, y_scale = torch.addcmul(mean, scale, eps), None  # (..., K, B, P)
-            y = matvec(theta, a)
-        precision = 1 / prior_scale**2
-        squares = (mean.square() + scale.square()).sum(-1)
-        kl = 0.5 * precision * squares - (scale / prior_scale).log_().sum(-1) - 0.5 * mean.shape[-1]  # (..., k, B)
-        ctx.save_for_backward(a, z, weight, bias, ordered, mean, scale, theta, y_scale, eps)
-        ctx.noise, ctx.floor, ctx.precision = noise, floor, precision
-        return y, kl
+            theta, y_scale = torch.addcmul(mean, scale, eps), None  # (R, P, K, B)
+            y = _apply(theta, a)
+        theta = theta if ctx.needs_input_grad[0] else None
+        ctx.save_for_backward(a, z1, matrix, gaussian, scale, theta, y_scale, eps)
+        ctx.precision, ctx.has_u = 1 / prior_scale**2, log_sum is not None
+        return _rows(y), _gaussian_kl(mean, scale, log_sum, prior_scale)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_y, grad_kl):
-        a, z, weight, bias, ordered, mean, scale, theta, y_scale, eps = ctx.saved_tensors
-        d_in = a.shape[-1]
-
-        def outer(g: Tensor, x: Tensor) -> Tensor:  # d(W x + b)/d(W, b): (..., K, B, P)
-            return torch.cat([(g.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2), g], -1)
-
-        grad_theta = outer(grad_y, a)
-        if ctx.noise == "local":
-            grad_var = 0.5 * grad_y * eps / y_scale  # (..., K, B, d_out)
-            grad_scale = 2 * scale * _reduce(outer(grad_var, a.square()), scale)
+        a, z1, matrix, gaussian, scale, theta, y_scale, eps = ctx.saved_tensors
+        d_in, p, (k, batch) = a.shape[1], scale.shape[1], gaussian.shape[2:]
+        grad_y, grad_kl = _columns(grad_y), grad_kl.unsqueeze(1)  # (R, d_out, K, B), (R, 1, k, B)
+        out = torch.empty_like(gaussian)
+        mean, rho = gaussian.narrow(1, 0, p), gaussian.narrow(1, p, p)  # (R, P, k, B)
+        grad_mean, grad_scale = out.narrow(1, 0, p), out.narrow(1, p, p)
+        if y_scale is None and k == grad_y.shape[2]:
+            _outer(grad_y, a, grad_mean)
+            torch.mul(grad_mean, eps, out=grad_scale)
         else:
-            grad_scale = _reduce(grad_theta * eps, scale)  # (..., k, B, P)
-        grad_kl = grad_kl.unsqueeze(-1)  # (..., k, B, 1)
-        grad_mean = _reduce(grad_theta, mean) + (ctx.precision * grad_kl) * mean
-        grad_scale = grad_scale + grad_kl * (ctx.precision * scale - 1 / scale)
-        grad_rho = grad_scale.mul_(-torch.expm1(ctx.floor - scale))  # softplus'(rho) = 1 - exp(-softplus(rho))
-        grad_out = torch.cat([grad_mean, grad_rho], -1).flatten(-3, -2)  # (..., k B, 2P)
+            grad_theta = _outer(grad_y, a)  # (R, P, K, B)
+            grad_mean.copy_(_sum_draws(grad_theta, k))
+            if y_scale is None:
+                grad_scale.copy_(_sum_draws(grad_theta.mul_(eps), k))
+            else:
+                grad_var = 0.5 * grad_y * eps / y_scale  # (R, d_out, K, B)
+                torch.mul(scale, _sum_draws(_outer(grad_var, a.square()), k), out=grad_scale).mul_(2)
+        grad_mean.addcmul_(mean, grad_kl, value=ctx.precision)  # dKL/dmu = mu / s0^2
+        grad_scale.addcmul_(scale, grad_kl, value=ctx.precision)  # dKL/dsigma = sigma / s0^2 - 1 / sigma
+        grad_scale.addcdiv_(grad_kl, scale, value=-1)
+        if ctx.has_u:  # now the gradient of rho: dsigma/drho = sigmoid(rho) = 1 - 1 / u
+            grad_scale.addcdiv_(grad_scale, rho, value=-1)
+        else:
+            grad_scale.mul_(rho.sigmoid())
+        out = out.flatten(2)  # (R, 2P, k B)
 
-        grad_a = grad_z = grad_weight = grad_bias = None
+        grad_a = grad_z = None
         if ctx.needs_input_grad[0]:
-            grad_a = (split_parameters(theta, d_in)[0] * grad_y.unsqueeze(-1)).sum(-2)  # (..., K, B, d_in)
-            if ctx.noise == "local":
-                variance, _ = split_parameters(scale.square(), d_in)
-                grad_a = grad_a + 2 * a * (variance * grad_var.unsqueeze(-1)).sum(-2)
-            grad_a = _reduce(grad_a, a)
+            grad_a = _transposed(theta, grad_y, d_in)  # (R, d_in, K, B)
+            if y_scale is not None:
+                grad_a = grad_a + 2 * a * _transposed(scale.square(), grad_var, d_in)
+            grad_a = _rows(_sum_draws(grad_a, a.shape[2]))
         if ctx.needs_input_grad[1]:
-            grad_z = _reduce((grad_out @ ordered).unflatten(-2, z.shape[-3:-1]), z)
-        grad_ordered = grad_out.mT @ z.flatten(-3, -2)  # (..., 2P, h)
-        grad_weight = _reduce(_hypernet_reorder(grad_ordered, d_in, -2), weight)
-        grad_bias = _reduce(_hypernet_reorder(grad_out.sum(-2), d_in, -1), bias)
-        return grad_a, grad_z, grad_weight, grad_bias, None, None, None, None
+            grad_z = torch.bmm(matrix.mT, out)[:, :-1]  # (R, h, k B)
+            grad_z = _rows(grad_z.view(len(out), -1, k, batch))
+        grad_matrix = _reordered(torch.bmm(out, z1.mT), d_in, inverse=True)  # (R, 2P, h + 1)
+        return grad_a, grad_z, grad_matrix[..., :-1], grad_matrix[..., -1], None, None, None, None
 
 
-def _hypernet_reorder(t: Tensor, d_in: int, dim: int) -> Tensor:
-    """The inverse of ``cat(hypernet_order(...))``."""
-    p = t.shape[dim] // 2
-    d_out = p // (d_in + 1)
-    n = d_out * d_in
-    weight_mean, bias_mean, weight_rho, bias_rho = t.split([n, d_out, n, d_out], dim)
-    return torch.cat([weight_mean, weight_rho, bias_mean, bias_rho], dim)
+def _is_written_out(noise: str, kl: str, z_draws: int, draws: int) -> bool:
+    """Whether :class:`_FDNLinear` computes it: not local noise whose draws share weights, where autograd's GEMMs are better."""
+    return kl == "analytic" and (noise in ("shared", "independent") or noise == "local" and z_draws == draws)
+
+
+def _forward(
+    a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None, draws: int, noise: str, kl: str,
+    floor: float, prior_scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """y and variance in columns (R, d_out, K, B), and the KL; without gradients, draws in chunks that stay in cache."""
+    (r, _, batch, d_in), z_draws, p = a.shape, z.shape[1], weight.shape[1] // 2
+    matrix, a = _hypernet_matrix(weight, bias, d_in), _columns(a)
+    y = a.new_empty(r, p // (d_in + 1), draws, batch)
+    variance = torch.empty_like(y) if noise == "moments" else y.new_empty(0)
+    term = y.new_empty((r, draws if kl == "sampled" else z_draws, batch) if kl != "none" else 0)
+    sampled = noise in ("shared", "independent")
+    step = _fitting(CACHE_ELEMENTS, r * p * batch, a)
+    for k in _slices(z_draws, step):
+        z1 = _with_one(z[:, k])
+        if sampled and z_draws > 1 and kl == "none":  # the means need not exist
+            x, e = _draws(a, k), _columns(eps[:, k])
+            spread = _gaussian(matrix[:, p:], z1, batch, p, floor)[1].mul_(e)  # (R, P, k, B)
+            torch.add(_mean_output(matrix[:, :p], z1, x), _apply(spread, x), out=y[:, :, k])
+            continue
+        gaussian, scale, log_sum = _gaussian(matrix, z1, batch, p, floor)
+        mean = gaussian[:, :p]  # (R, P, k, B)
+        if kl == "analytic":
+            term[:, k] = _gaussian_kl(mean, scale, log_sum, prior_scale)
+        if noise == "shared" and a.shape[2] == z_draws == 1 < draws and kl != "sampled":
+            torch.matmul(*_draws_as_gemm(mean, scale, a, eps), out=y)
+            continue
+        for j in [k] if z_draws > 1 else _slices(draws, step if sampled else draws):
+            x = _draws(a, j)  # (R, d_in, k, B)
+            if sampled:
+                e = _columns(eps[:, j])  # (R, P, k, b)
+                theta = torch.addcmul(mean, scale, e)
+                y[:, :, j] = _apply(theta, x)
+                if kl == "sampled":
+                    log_ratio = 0.5 * ((theta / prior_scale).square_() - e.square()) - (scale / prior_scale).log_()
+                    term[:, j] = log_ratio.sum(1)
+                continue
+            y[:, :, j] = _apply(mean, x)
+            if noise == "local":
+                y[:, :, j].addcmul_(_apply(scale.square(), x.square()).sqrt_(), _columns(eps[:, j]))
+            elif noise == "moments":
+                variance[:, :, j] = _apply(scale.square(), x.square())
+    return y, variance, term
+
+
+def _draws(t: Tensor, k: slice) -> Tensor:
+    """Draws of (R, n, 1 or K, B)."""
+    return t[:, :, k] if t.shape[2] > 1 else t
+
+
+def _mean_output(matrix: Tensor, z1: Tensor, a: Tensor) -> Tensor:
+    """mu_W a + mu_b without mu, which is bilinear in a and [z, 1]: (R, d_out, k, B)."""
+    p, width = matrix.shape[1:]
+    d_in, batch = a.shape[1], a.shape[3]
+    d_out, draws = p // (d_in + 1), z1.shape[2] // batch
+    of_weights, of_biases = matrix.split([d_out * d_in, d_out], 1)
+    of_weights = of_weights.unflatten(1, (d_out, d_in)).mT.flatten(1, 2)  # (R, d_out (h + 1), d_in)
+    a = a.expand(-1, -1, draws, -1).flatten(2)  # (R, d_in, k B)
+    projected = torch.baddbmm(of_biases.flatten(1).unsqueeze(2), of_weights, a)  # (R, d_out (h + 1), k B)
+    return (projected.unflatten(1, (d_out, width)) * z1.unsqueeze(1)).sum(2).unflatten(2, (draws, batch))
+
+
+def _draws_as_gemm(mean: Tensor, scale: Tensor, a: Tensor, eps: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors (R, d_out, K, d_in + 2) and (R, d_out, d_in + 2, B) of y where only eps depends on the draw."""
+    d_in = a.shape[1]
+    d_out = mean.shape[1] // (d_in + 1)
+    eps_w, eps_b = eps.squeeze(2).split([d_out * d_in, d_out], 2)  # (R, K, d_out d_in), (R, K, d_out)
+    eps_w = eps_w.unflatten(2, (d_out, d_in))
+    left = torch.cat([eps_w, eps_b.unsqueeze(3), torch.ones_like(eps_b).unsqueeze(3)], 3).transpose(1, 2)
+    scale_w, scale_b = scale.squeeze(2).split([d_out * d_in, d_out], 1)  # (R, d_out d_in, B), (R, d_out, B)
+    scaled = scale_w.unflatten(1, (d_out, d_in)) * a.squeeze(2).unsqueeze(1)  # (R, d_out, d_in, B)
+    return left, torch.cat([scaled, scale_b.unsqueeze(2), _apply(mean, a)], 2)
+
+
+def _fitting(elements: int, size: int, like: Tensor) -> int:
+    """How many parts of ``size`` numbers are alive at once; a GPU needs more of them to be busy."""
+    return max(1, (64 * elements if like.is_cuda else elements) // size)
+
+
+def _slices(n: int, step: int) -> Iterator[slice]:
+    return (slice(i, min(i + step, n)) for i in range(0, n, step))
 
 
 def fdn_linear(
@@ -156,26 +349,147 @@ def fdn_linear(
     prior_scale: float,
 ) -> tuple[Tensor, Tensor | None]:
     """As :func:`fdn_kernels.reference.fdn_linear`."""
-    if torch.is_grad_enabled():
-        if kl == "analytic" and noise != "none":
-            return _FDNLinear.apply(a, z, weight, bias, noise, eps, floor, prior_scale)
+    training = torch.is_grad_enabled()
+    if training and not _is_written_out(noise, kl, z.shape[-3], eps.shape[-3] if eps is not None else 1):
         return reference.fdn_linear(a, z, weight, bias, noise, eps, kl, floor, prior_scale)
+    no_weights, rows = noise in ("local", "none"), a.shape[-3] > 1 < a.shape[-1] and a.stride(-1) == 1
+    if not training and z.shape[-3] == 1 and (no_weights or rows and kl != "sampled"):  # to columns would cost more
+        q = reference.hypernet_gaussian(z, weight, bias, a.shape[-1], floor)
+        if no_weights:
+            y = gaussian_linear(a, q, noise, eps)
+        else:
+            draws = _slices(a.shape[-3], _fitting(CACHE_ELEMENTS, q.mean.numel(), a))
+            y = torch.cat([gaussian_linear(a[..., k, :, :], q, noise, eps[..., k, :, :]) for k in draws], -3)
+        return y, None if kl == "none" else reference.gaussian_kl(q, prior_scale)
+    shapes = [t.shape[:-3] for t in (a, z, eps) if t is not None]
+    lead = weight.shape[:-2]
+    if len(lead) != 1 or any(shape != lead for shape in shapes):
+        lead = torch.broadcast_shapes(lead, *shapes)
 
-    def part(a: Tensor, z: Tensor, eps: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        q = _hypernet_gaussian(z, weight, bias, a.shape[-1], floor)
-        y = gaussian_linear(a, q, noise, eps)
-        if kl == "none":
-            return y, None
-        return y, reference.gaussian_kl(q, prior_scale) if kl == "analytic" else reference.sampled_kl(q, eps, prior_scale)
+        def canonical(t: Tensor, n: int) -> Tensor:  # (..., n dimensions) to (R, n dimensions)
+            sizes = t.shape[-n:]
+            return t.expand(*lead, *sizes).reshape(lead.numel(), *sizes)
 
-    draws = z.shape[-3]
-    if draws == 1:
-        return part(a, z, eps)
-    size = max(1, CHUNK_ELEMENTS // (z.shape[:-3].numel() * z.shape[-2] * weight.shape[-2]))  # draws at a time
+        a, z, weight, bias = canonical(a, 3), canonical(z, 3), canonical(weight, 2), canonical(bias, 1)
+        eps = None if eps is None else canonical(eps, 3)
+    if training:
+        y, term = _FDNLinear.apply(a, z, weight, bias, eps, noise, floor, prior_scale)
+    else:
+        draws = max(t.shape[1] for t in (a, z, eps) if t is not None)
+        y, _, term = _forward(a, z, weight, bias, eps, draws, noise, kl, floor, prior_scale)
+        y = _rows(y)
+    if len(lead) != 1:
+        y, term = (t.reshape(*lead, *t.shape[1:]) if t.dim() > 1 else t for t in (y, term))
+    return y, None if kl == "none" else term
 
-    def chunk(t: Tensor | None, start: int) -> Tensor | None:
-        return t if t is None or t.shape[-3] == 1 else t[..., start : start + size, :, :]
 
-    parts = [part(chunk(a, k), chunk(z, k), chunk(eps, k)) for k in range(0, draws, size)]
-    y = torch.cat([y for y, _ in parts], dim=-3)
-    return y, None if kl == "none" else torch.cat([term for _, term in parts], dim=-2)
+def _blocks(
+    eps: Tensor | None, seed: Tensor | None, draws: int, a: Tensor, weight: Tensor, noise: str, stream: int
+) -> Iterator[tuple[slice, slice, Tensor | None]]:
+    """Draws, examples and their noise, (R, k, 1 or b, n), block after block; the draws of shared noise are kept."""
+    (r, _, batch, d_in), p = a.shape, weight.shape[1] // 2
+    b_step = min(batch, _fitting(BLOCK_ELEMENTS, r * p * min(draws, 16), a))
+    k_step = -(-_fitting(BLOCK_ELEMENTS, r * p * b_step, a) // 4) * 4  # a seed gives four draws at a time
+    for k in _slices(draws, k_step):
+        noise_block = None
+        for b in _slices(batch, b_step):
+            if eps is not None:
+                noise_block = eps[:, k] if noise == "shared" else eps[:, k, b]
+            elif seed is not None and (noise_block is None or noise != "shared"):
+                noise_block = philox.standard_normal(
+                    seed, noise, draws=range(k.start, k.stop), examples=range(b.start, b.stop), d_in=d_in,
+                    d_out=p // (d_in + 1), stream=stream, dtype=a.dtype,
+                )  # fmt: skip
+            yield k, b, noise_block
+
+
+def _block(t: Tensor, k: slice, b: slice) -> Tensor:
+    """Draws and examples of (R, 1 or K, B, ...)."""
+    return t[:, k, b] if t.shape[1] > 1 else t[:, :, b]
+
+
+def _widened(t: Tensor | None) -> Tensor | None:
+    """Half types as float32."""
+    return t.float() if t is not None and t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def linear(
+    a: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: Tensor | None,
+    seed: Tensor | None,
+    draws: int,
+    noise: str,
+    kl: str,
+    floor: float,
+    prior_scale: float,
+    stream: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`fdn_kernels.reference.linear`; memory beyond inputs and outputs does not grow with draws or examples."""
+    dtype = a.dtype
+    a, z, weight, bias, eps = map(_widened, (a, z, weight, bias, eps))
+    (r, _, batch, d_in), z_draws = a.shape, z.shape[1]
+    y = a.new_empty(r, draws, batch, weight.shape[1] // (2 * (d_in + 1)))
+    variance = torch.empty_like(y) if noise == "moments" else y.new_empty(0)
+    term = y.new_empty((r, draws if kl == "sampled" else z_draws, batch) if kl != "none" else 0)
+    with torch.no_grad():
+        for k, b, e in _blocks(eps, seed, draws, a, weight, noise, stream):
+            needed = kl if kl == "none" or k.start == 0 or len(term[0]) > 1 else "none"  # of IC once
+            settings = k.stop - k.start, noise, needed, floor, prior_scale
+            found = _forward(_block(a, k, b), _block(z, k, b), weight, bias, e, *settings)
+            y[:, k, b] = _rows(found[0])
+            if noise == "moments":
+                variance[:, k, b] = _rows(found[1])
+            if needed != "none":
+                _block(term, k, b).copy_(found[2])
+    return y.to(dtype), variance.to(dtype), term
+
+
+def linear_backward(
+    grad_y: Tensor,
+    grad_variance: Tensor,
+    grad_kl: Tensor,
+    a: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: Tensor | None,
+    seed: Tensor | None,
+    draws: int,
+    noise: str,
+    kl: str,
+    floor: float,
+    prior_scale: float,
+    stream: int,
+    need_a: bool,
+    need_z: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of :func:`linear`'s inputs: every block is computed again, with autograd."""
+    dtype = a.dtype
+    tensors = map(_widened, (grad_y, grad_variance, grad_kl, a, z, weight, bias, eps))
+    grad_y, grad_variance, grad_kl, a, z, weight, bias, eps = tensors
+    wanted = need_a, need_z, True, True
+    gradients = [torch.zeros_like(t) if need else t.new_empty(0) for t, need in zip((a, z, weight, bias), wanted)]
+    for k, b, e in _blocks(eps, seed, draws, a, weight, noise, stream):
+        block = (_block(a, k, b), _block(z, k, b), weight, bias)
+        incoming = [_block(grad_y, k, b)]
+        if noise == "moments":
+            incoming.append(_block(grad_variance, k, b))
+        if kl != "none" and (k.start == 0 or grad_kl.shape[1] > 1):  # of IC once
+            incoming.append(_block(grad_kl, k, b))
+        with torch.enable_grad():
+            leaves = [t.detach().requires_grad_(need) for t, need in zip(block, wanted)]
+            if _is_written_out(noise, kl, block[1].shape[1], k.stop - k.start):
+                found = _FDNLinear.apply(*leaves, e, noise, floor, prior_scale)
+            else:
+                found = reference.linear(*leaves, e, None, k.stop - k.start, noise, kl, floor, prior_scale, stream)
+                found = [t for t in found if t.dim() > 1]
+        needed = [t for t in leaves if t.requires_grad]
+        found = torch.autograd.grad(found[: len(incoming)], needed, incoming, materialize_grads=True)
+        sums = [t for t, need in zip(gradients, wanted) if need]
+        for total, part in zip(sums, found):
+            total = _block(total, k, b) if total.dim() == 4 else total
+            total += part
+    return tuple(t.to(dtype) for t in gradients)

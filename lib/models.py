@@ -65,7 +65,7 @@ class Network(nn.Module):
 
         ``same_pass`` is the noise of earlier examples of the same pass: what is drawn once per pass is taken from it.
         """
-        eps, hidden = [], [layer.d_out for layer in self.layers[:-1]]
+        eps, hidden = [], [layer.d_out for layer in list(self.layers)[:-1]]
         for i, layer in enumerate(self.layers):
             shape = noise_shape(layer, kind, draws, batch)
             once = kind == "shared" or not (layer.sampled and layer.per_example)

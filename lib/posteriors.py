@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdn_kernels import WeightGaussian, affine, fdn_linear, gaussian_linear, matvec
+from fdn_kernels import WeightGaussian, affine, fdn_linear, gaussian_linear, matvec, relu_affine
 from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
 
 Output = tuple[Tensor, Tensor | None]
@@ -30,7 +30,7 @@ class Hypernet(nn.Module):
 
     def hidden_activation(self, s: Tensor) -> Tensor:
         """z = relu(V s + v): s (..., k, B, d_signal) to (..., k, B, width)."""
-        return affine(s, self.hidden.weight, self.hidden.bias).relu()
+        return relu_affine(s, self.hidden.weight, self.hidden.bias)
 
     def forward(self, s: Tensor) -> Tensor:
         """U z + c: (..., k, B, n_outputs)."""

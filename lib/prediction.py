@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from lib.models import Network
 from lib.noise import Streams
 from lib.stacking import Stack
 
-CHUNK_ELEMENTS = 1 << 17  # hidden activations (draws x examples x width) alive at once
+PART_ELEMENTS = 1 << 20  # hidden activations (members x draws x examples x width) alive at once
+NOISE_PART_ELEMENTS = 1 << 17  # draws x examples x width, where noise is drawn part after part: another size, other draws
 
 
 def noise_kind(noise: str, sampled_weights: bool = False) -> str:
@@ -38,7 +38,10 @@ def predict_outputs(
     network = stack.network
     draws = draws if network.stochastic else 1
     width = max([layer.d_out for layer in network.layers])
-    size = max(16, CHUNK_ELEMENTS // (draws * width))
+    masks = network.dropout > 0 and network.predict_with_dropout
+    noise_per_part = masks or kind != "shared" and network.per_example_noise
+    elements = NOISE_PART_ELEMENTS if noise_per_part else PART_ELEMENTS // row[..., 0].numel()
+    size = max(16, elements // (draws * width))
     noise, outputs = None, []
     with torch.no_grad():
         for part in x.split(size):

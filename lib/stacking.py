@@ -43,7 +43,8 @@ class Stack:
     def __call__(self, flat: Tensor, x: Tensor, noise: Noise | None = None, kl: str = "none") -> tuple[Tensor, Tensor | None]:
         """Run the network with parameters ``(..., n)`` on x ``(..., B, d)``; returns what :meth:`Network.forward` does."""
         for (module, attribute, shape), part in zip(self._slots, flat.split(self._sizes, dim=-1)):
-            object.__setattr__(module, attribute, part.unflatten(-1, shape))  # (..., *shape)
+            part = part if len(shape) == 1 else part.view(*part.shape[:-1], *shape)  # (..., *shape)
+            object.__setattr__(module, attribute, part)
         return self.network(x, noise, kl)
 
     def extract(self, row: Tensor) -> Network:

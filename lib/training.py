@@ -157,10 +157,10 @@ def fit(
             else:
                 output, log_ratio = stack(flat, x, noise, "sampled")
                 loss = iwae(output, y, log_ratio, likelihood)  # (*lead)
-            optimizer.zero_grad()
+            flat.grad = None
             loss.sum().backward()
             if p.clip_norm is not None:
-                norm = flat.grad.norm(dim=-1, keepdim=True)  # (*lead, 1)
+                norm = torch.linalg.vector_norm(flat.grad, dim=-1, keepdim=True)  # (*lead, 1)
                 flat.grad.mul_((p.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
             optimizer.step()
         trained = time.perf_counter()
