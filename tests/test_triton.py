@@ -1,0 +1,96 @@
+"""The Triton kernels without a GPU: in the interpreter, and compiled ahead of time for sm_80 and sm_90."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is for Linux; without it the op runs in PyTorch")
+
+TESTS = Path(__file__).parent
+
+
+def test_kernels_in_the_interpreter_equal_the_reference():
+    """In processes of their own: the variable must be set before triton is imported."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / "triton_interpreted.py"), "-k"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    halves = [subprocess.Popen([*command, half], env=environment, **options) for half in ("IC", "not IC")]
+    for half in halves:
+        output, _ = half.communicate()
+        assert half.returncode == 0 and " passed" in output, output[-8000:]
+
+
+def test_every_shipped_tile_compiles_without_spills_and_fits():
+    from fdn_kernels import aot
+
+    builds = list(aot.shipped())
+    assert {(b.kernel, b.form, b.precision, b.arch) for b in builds} == {
+        (*tile, precision, arch) for tile in aot.TILES for precision in aot.PRECISIONS for arch in aot.SHARED_MEMORY
+    }
+    results = aot.compile_all(builds, processes=os.cpu_count() or 1)
+    assert not [(build, usage) for build, usage in results if not aot.fits(build, usage)]
+
+
+class _Compiled:
+    """A kernel that is bound and compiled as by a launch on an H100, but not started."""
+
+    def __init__(self, function, seen: list) -> None:
+        self.function, self.seen = function, seen
+        self.arg_names = function.arg_names
+
+    def __getitem__(self, grid):
+        assert all(0 < n < limit for n, limit in zip(grid, (2**31, 2**16, 2**16), strict=True))
+        return lambda **arguments: self.seen.append(self.function.warmup(grid=grid, **arguments))
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+@pytest.mark.parametrize(("noise", "kl", "given", "dtype"), [
+    ("local", "analytic", False, "float32"), ("shared", "sampled", False, "bfloat16"), ("shared", "analytic", True, "float32"),
+    ("moments", "none", False, "float32"),
+])  # fmt: skip
+def test_launches_bind_and_compile_as_on_a_gpu(conditioning, noise, kl, given, dtype, monkeypatch):
+    """What neither the interpreter nor ahead-of-time compilation sees: the launch's own arguments and specialisation."""
+    import torch
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    from fdn_kernels import aot, triton_ops
+
+    class H100:
+        get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+        get_current_device = staticmethod(lambda: 0)
+        get_current_stream = staticmethod(lambda device=0: 0)
+        get_active_torch_device = staticmethod(lambda: torch.device("cpu"))
+
+    seen = []
+    monkeypatch.setattr(driver, "_active", H100())
+    monkeypatch.setattr(triton_ops, "KERNELS", {k: _Compiled(f, seen) for k, f in triton_ops.KERNELS.items()})
+    draws, batch, d_in, d_out, h = 5, 7, 3, 4, 17
+    shapes = (2, 1, batch, d_in), (2, draws if conditioning == "LP" else 1, batch, h), (2, 32, h), (2, 32)
+    inputs = [torch.randn(shape, dtype=getattr(torch, dtype)) for shape in shapes]
+    eps = torch.randn(2, draws, 1, 16, dtype=inputs[0].dtype) if given else None
+    settings = (eps, torch.ones(2, dtype=torch.int64), draws, noise, kl, 1e-3, 1.0, 2**32 - 1, "tf32x3")
+    outputs = triton_ops.linear(*inputs, *settings)
+    triton_ops.linear_backward(*map(torch.zeros_like, outputs), *inputs, *settings, True, True)
+    kernels = [kernel.src.fn.__name__ for kernel in seen]
+    assert set(kernels) == {f"_{name}_kernel" for name in aot.KERNELS}
+    assert kernels.count("_weights_kernel") == 2  # means and rhos
+    for kernel in seen:  # one compiled kernel for all sizes and alignments: what is compiled ahead of time
+        assert not any(kernel.src.attrs.values())
+        integers = {name: kind for name, kind in kernel.src.signature.items() if name in triton_ops.STRIDES + triton_ops.SIZES}
+        assert set(integers.values()) == {"i32"}
+
+
+def test_a_spilling_tile_is_seen(monkeypatch):
+    from fdn_kernels import aot
+
+    build = aot.Build("weights", "LP sampled", "shared analytic rho")
+    monkeypatch.setitem(aot.TILES, (build.kernel, build.form), replace(aot.TILES[build.kernel, build.form], BO=4, BI=32))
+    usage = aot.compile_one(build)
+    assert usage.spills > 0 and not aot.fits(build, usage)

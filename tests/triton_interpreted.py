@@ -1,0 +1,208 @@
+"""The Triton kernels against the float64 reference, in Triton's interpreter: run by ``tests/test_triton.py``.
+
+TRITON_INTERPRET=1 must be set before triton is imported, hence the process of its own and the name that pytest does not
+collect. Cost is per program, not per number: few tiles, odd sizes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch.utils import deterministic
+
+from fdn_kernels import fdn_linear, philox, triton_ops
+
+assert os.environ.get("TRITON_INTERPRET") == "1", "run through tests/test_triton.py"
+torch.set_num_threads(1)
+
+SIZES = {  # R, K, B, d_in, d_out, h
+    "one": ((), 1, 1, 1, 1, 1),
+    "odd": ((), 3, 5, 7, 3, 5),
+    "replicates, beyond one tile": ((2,), 2, 17, 16, 3, 17),
+    "a tile's own": ((), 4, 8, 7, 9, 16),
+}
+CASES = [
+    (size, noise, kl) for size in ("one", "odd") for noise in ("shared", "independent", "local", "none", "moments")
+    for kl in ("analytic", "none", "sampled") if kl != "sampled" or noise in ("shared", "independent")
+] + [
+    (size, noise, kl) for size in ("replicates, beyond one tile", "a tile's own")
+    for noise, kl in (("shared", "sampled"), ("local", "analytic"), ("moments", "none"))
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory():
+    """Uninitialised memory is NaN."""
+    torch.use_deterministic_algorithms(True)
+    deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def make(lead, draws, batch, d_in, d_out, h, conditioning="LP", a_draws=None, dtype=torch.float32):
+    torch.manual_seed(0)
+    n = 2 * d_out * (d_in + 1)
+    sizes = (a_draws or draws, batch, d_in), (draws if conditioning == "LP" else 1, batch, h), (n, h), (n,)
+    return [torch.randn(*lead, *size).to(dtype) for size in sizes]
+
+
+def noise_tensor(noise, lead, draws, batch, d_in, d_out):
+    sizes = {"shared": (1, d_out * (d_in + 1)), "independent": (batch, d_out * (d_in + 1)), "local": (batch, d_out)}
+    return torch.randn(*lead, draws, *sizes[noise]) if noise in sizes else None
+
+
+def outputs_and_gradients(inputs, noise, kl, eps, dtype, backend, **options):
+    """Everything the op gives, and the gradients of fixed random functionals of it."""
+    leaves = [t.detach().to(dtype).requires_grad_() for t in inputs]
+    eps = eps if eps is None else eps.to(dtype)
+    found = "none" if noise == "moments" else noise
+    y, term = fdn_linear(
+        *leaves, noise=found, moments=noise == "moments", eps=eps, kl=kl, prior_scale=0.8, backend=backend, **options
+    )
+    outputs = [*(y if noise == "moments" else (y,)), *([] if term is None else [term])]
+    weights = [torch.randn(t.shape, generator=torch.Generator().manual_seed(i)).to(dtype) for i, t in enumerate(outputs)]
+    gradients = torch.autograd.grad([(w * t).sum() for w, t in zip(weights, outputs)], leaves)
+    return [*outputs, *gradients]
+
+
+def assert_same(got, expected, tolerance=2e-5):
+    assert len(got) == len(expected)
+    for g, e in zip(got, expected):
+        assert g.shape == e.shape
+        error = (g.double() - e.double()).abs().max() / e.double().abs().max().clamp_min(1e-3)
+        assert error < tolerance, error  # NaN fails too
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+@pytest.mark.parametrize(("size", "noise", "kl"), CASES)
+def test_outputs_and_gradients_equal_the_reference(size, noise, kl, conditioning):
+    lead, draws, batch, d_in, d_out, h = SIZES[size]
+    for a_draws in {1, draws} if size == "odd" else {draws}:
+        inputs = make(*SIZES[size], conditioning, a_draws)
+        eps = noise_tensor(noise, lead, draws, batch, d_in, d_out)
+        options = {"draws": draws} if noise in ("none", "moments") else {}
+        expected = outputs_and_gradients(inputs, noise, kl, eps, torch.float64, "reference", **options)
+        got = outputs_and_gradients(inputs, noise, kl, eps, torch.float32, "triton", **options)
+        assert_same(got, expected)
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+@pytest.mark.parametrize("noise", ["shared", "independent", "local"])
+def test_seeds_give_the_noise_of_philox_forward_and_backward(noise, conditioning):
+    lead, draws, batch, d_in, d_out, h = (2,), 5, 3, 4, 3, 4
+    inputs = make(lead, draws, batch, d_in, d_out, h, conditioning)
+    seed = torch.tensor([3, 2**40 + 5])
+    kl = "sampled" if noise == "independent" else "analytic"  # else independent is computed as local
+    counted = {"draws": range(draws), "examples": range(batch), "d_in": d_in, "d_out": d_out, "stream": 2**32 - 9}
+    eps = philox.standard_normal(seed, noise, dtype=torch.float64, **counted)
+    expected = outputs_and_gradients(inputs, noise, kl, eps, torch.float64, "reference")
+    got = outputs_and_gradients(inputs, noise, kl, None, torch.float32, "triton", seed=seed, stream=2**32 - 9)
+    assert_same(got, expected)
+
+
+@pytest.mark.parametrize("noise", ["shared", "local"])
+def test_normals_equal_those_of_the_cpu(noise):
+    """With mean 0, scale 1 and one input 1 the layer's output is its noise (and the bias's)."""
+    draws, batch = 100, 40
+    rho = torch.tensor(1.0).expm1().log()  # softplus(rho) = 1
+    z, weight = torch.zeros(1, batch, 1), torch.zeros(4, 1)
+    bias = torch.tensor([0.0, rho, 0.0, -200.0])
+    y, _ = fdn_linear(
+        torch.ones(1, batch, 1), z, weight, bias, noise=noise, seed=11, draws=draws, floor=0.0, kl="none", backend="triton"
+    )
+    options = {"draws": range(draws), "examples": range(batch), "d_in": 1, "d_out": 1, "stream": 0, "dtype": torch.float64}
+    expected = philox.standard_normal(11, noise, **options)[..., :1]
+    assert (y.double() - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+@pytest.mark.parametrize("noise", ["shared", "local"])
+def test_bfloat16_and_a_hundred_draws(noise, conditioning):
+    draws = 100 if conditioning == "IC" else 6  # LP: a program for each
+    inputs = make((), draws, 3, 2, 2, 4, conditioning, a_draws=1, dtype=torch.bfloat16)
+    expected = outputs_and_gradients(inputs, noise, "analytic", None, torch.float64, "reference", seed=1, draws=draws)
+    got = outputs_and_gradients(inputs, noise, "analytic", None, torch.bfloat16, "triton", seed=1, draws=draws)
+    assert [t.dtype for t in got] == [torch.bfloat16, torch.float32] + 4 * [torch.bfloat16]
+    assert_same(got, expected, tolerance=1.5e-2)
+
+
+@pytest.mark.parametrize(("noise", "conditioning"), [("shared", "IC"), ("local", "IC"), ("moments", "IC"), ("local", "LP")])
+def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch):
+    draws, batch = (33, 65) if conditioning == "IC" else (2, 65)
+    inputs = make((), draws, batch, 3, 3, 4, conditioning, a_draws=1)
+    options = {"seed": 5} if noise != "moments" else {}
+
+    def run():
+        return outputs_and_gradients(inputs, noise, "analytic", None, torch.float32, "triton", draws=draws, **options)
+
+    expected = run()
+    monkeypatch.setattr(triton_ops, "PROGRAMS", 1)
+    monkeypatch.setattr(triton_ops, "SCRATCH", 100)
+    for name in triton_ops.TILES:
+        tile = triton_ops.Tile(16, 1 if name[1].startswith("LP") else 32, 4, 4)
+        monkeypatch.setitem(triton_ops.TILES, name, tile)
+    assert len(triton_ops._chunks(draws, batch, 20)) >= 2
+    changed = run()
+    assert_same(changed, expected, tolerance=1e-5)
+    assert all(torch.equal(x, y) for x, y in zip(run(), changed)), "not the same from run to run"
+
+
+@pytest.mark.parametrize("noise", ["shared", "local"])
+@pytest.mark.parametrize("rho", [-200.0, 200.0])
+def test_extreme_scales_and_inputs(rho, noise):
+    a = torch.tensor([[[0.0], [1.0], [1e15]]])
+    z, weight = torch.zeros(1, 3, 1), torch.zeros(4, 1)
+    bias = torch.tensor([0.5, rho, 0.0, rho])
+    expected = outputs_and_gradients((a, z, weight, bias), noise, "analytic", None, torch.float64, "reference", seed=1, draws=2)
+    got = outputs_and_gradients((a, z, weight, bias), noise, "analytic", None, torch.float32, "triton", seed=1, draws=2)
+    for g, e in zip(got, expected):
+        torch.testing.assert_close(g.double(), e, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+@pytest.mark.parametrize("noise", ["shared", "local"])
+def test_nan_passes_through_only_where_it_is(noise, conditioning):
+    for which in (0, 1):  # in a, in z
+        inputs = make((), 2, 3, 2, 2, 2, conditioning)
+        inputs[which][:, 1, 0] = torch.nan
+        expected = outputs_and_gradients(inputs, noise, "analytic", None, torch.float64, "reference", seed=1)
+        got = outputs_and_gradients(inputs, noise, "analytic", None, torch.float32, "triton", seed=1)
+        assert got[0][:, 1].isnan().all() and got[0][:, [0, 2]].isfinite().all()
+        for g, e in zip(got, expected):
+            assert torch.equal(g.isnan(), e.isnan())
+
+
+def test_vmap_and_opcheck():
+    inputs = make((2,), 2, 3, 2, 2, 3, "LP")
+    seed = torch.arange(2)
+    layer = lambda a, z, w, c, s: fdn_linear(a, z, w, c, noise="shared", seed=s, backend="triton")  # noqa: E731
+    mapped = torch.func.vmap(layer)(*inputs, seed)
+    for i in range(2):
+        expected = layer(*(t[i] for t in inputs), seed[i])
+        assert all(torch.equal(m[i], e) for m, e in zip(mapped, expected))
+    leaves = [t.requires_grad_() for t in inputs]
+    settings = (2, "local", "analytic", 1e-3, 1.0, 0, "ieee", "triton")
+    torch.library.opcheck(torch.ops.fdn.linear, (*leaves, None, seed, *settings))
+
+
+def test_inputs_in_any_memory_layout():
+    inputs = make((2,), 3, 5, 4, 2, 3, "LP")
+    strided = [t.transpose(1, -1).contiguous().transpose(1, -1) if t.dim() > 2 else t.repeat_interleave(2, -1)[..., ::2] for t in inputs]
+    assert not any(t.is_contiguous() for t in strided)
+    for noise in ("local", "shared"):
+        found = [outputs_and_gradients(t, noise, "analytic", None, torch.float32, "triton", seed=1) for t in (inputs, strided)]
+        assert all(torch.equal(x, y) for x, y in zip(*found))
+
+
+def test_gradients_that_are_not_needed_and_expanded_ones():
+    a, z, weight, bias = make((), 4, 5, 3, 2, 3, "IC")
+    weight.requires_grad_()
+    y, kl = fdn_linear(a, z, weight, bias, noise="local", seed=1, backend="triton")
+    (y.sum() + kl.sum()).backward()  # stride-0 gradients
+    expected = outputs_and_gradients((a, z, weight, bias), "local", "analytic", None, torch.float64, "reference", seed=1)
+    assert weight.grad.isfinite().all() and expected[-2].shape == weight.grad.shape
+    leaf = weight.detach().double().requires_grad_()
+    y, kl = fdn_linear(a.double(), z.double(), leaf, bias.double(), noise="local", seed=1, backend="reference")
+    assert_same([weight.grad], torch.autograd.grad(y.sum() + kl.sum(), leaf))
