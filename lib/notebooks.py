@@ -27,6 +27,7 @@ from lib.errors import UserError
 from lib.results import atomic
 
 KERNEL = "python3"
+RUN_TIMES = "run-times"  # tag of a cell that measures some
 QUIET = ["--log-level=50"]  # kernels remark on their transport and their end
 
 
@@ -89,7 +90,7 @@ def parameters_used(target: Path) -> dict[str, object] | None:
 
 
 def run_in_place(path: Path) -> None:
-    """Run a notebook with its default parameters and write it back; running it again changes no byte.
+    """Run a notebook with its default parameters and write it back; run times apart, doing it again changes no byte.
 
     Raises:
         RuntimeError: if a cell fails; the notebook then stays as it was.
@@ -105,6 +106,11 @@ def run_in_place(path: Path) -> None:
     normalise(notebook)
     with atomic(path) as temporary:
         temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+
+
+def measures_run_times(path: Path) -> bool:
+    """Whether some cell of a notebook is tagged ``run-times``: what it shows differs each time it runs."""
+    return any(RUN_TIMES in tags for _, _, tags in _cells(nbformat.read(path, as_version=4)))
 
 
 def normalise(notebook: NotebookNode) -> None:

@@ -20,7 +20,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
 
     A row replaces the committed row of the same data set, model, protocol and seed. Per-point results are
     kept of the representative seeds alone. Results of ablations and of data sets of one's own stay where
-    they are. Publishing the same folder twice changes no byte.
+    they are. Publishing the same folder twice changes no byte: a notebook that measures run times is not run.
 
     Raises:
         UserError: if there is nothing to publish, a notebook and its script differ, or the committed tables
@@ -50,6 +50,9 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
     readme.update()
     for path in pairs:
+        if notebooks.measures_run_times(path):
+            say(f"left as it is: {show(path)}, which measures run times and shows no results")
+            continue
         say(f"running {show(path)}")
         notebooks.run_in_place(path)
 

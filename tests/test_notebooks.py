@@ -17,8 +17,10 @@ import papermill
 import pytest
 from packaging.utils import canonicalize_name
 
+from lib.notebooks import measures_run_times
+
 ROOT = Path(__file__).resolve().parent.parent
-BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables")
+BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables", "06_kernel")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
 FOLDERS = "home|Users|root|work|tmp|private|var|opt|usr|mnt"
@@ -121,9 +123,16 @@ def test_runs_the_same_from_any_directory(path):
     assert [text for text in texts if re.match(r"\.{1,2}/|~/|/\w", text)] == []
 
 
-@pytest.mark.parametrize("name", ["03_toy", "04_uci"])
-def test_parameters_have_types_and_help(name):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("03_toy", PARAMETERS), ("04_uci", PARAMETERS), ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples"})],
+)
+def test_parameters_have_types_and_help(name, expected):
     parameters = papermill.inspect_notebook(str(ROOT / "notebooks" / f"{name}.ipynb"))
-    assert set(parameters) >= PARAMETERS
+    assert set(parameters) >= expected
     found = parameters.values()
     assert [p for p in found if p["inferred_type_name"] == "None" or not p["help"].strip()] == []
+
+
+def test_only_the_notebook_on_the_kernel_measures_run_times():
+    assert [path.stem for path in NOTEBOOKS if measures_run_times(path)] == ["06_kernel"]

@@ -262,6 +262,17 @@ def test_publishing_twice_changes_no_byte(project, capsys):
     assert published_folder(project) == first
 
 
+def test_publishing_does_not_run_a_notebook_that_measures_run_times(project, monkeypatch, capsys):
+    write_pair(project / "notebooks", "06_times", '# %% tags=["run-times"]\nimport time\nprint(time.perf_counter())\n')
+    write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0])
+    ran = []
+    monkeypatch.setattr(notebooks, "run_in_place", lambda path: ran.append(path.stem))
+    monkeypatch.setattr(figures, "all_figures", lambda *args: ([], []))
+    assert main(["publish", "--out", str(paths.DEFAULT_OUT)]) == 0
+    assert ran == ["03_toy", "04_uci", "05_figures_and_tables"]
+    assert "06_times.ipynb, which measures run times" in capsys.readouterr().out
+
+
 def test_what_must_not_be_published_is_refused(project, capsys):
     def complaint(status: int = 2) -> str:
         assert main(["publish", "--out", str(paths.DEFAULT_OUT)]) == status
