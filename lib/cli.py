@@ -217,7 +217,8 @@ def _bench(args: argparse.Namespace) -> None:
     dataset = experiment.load_dataset(args.dataset, protocol)
     specs = [models.model_spec(name, dataset.n_features, protocol) for name in names]
     frame = benchmark.stacking(specs, dataset, protocol, parse_seeds(args.seeds))
-    print("Times of the plain loop over seeds, in units of the stacked program's (same numbers, one thread):\n")
+    print("Times of the plain loop over seeds, and of the op's reference backend in the stacked program (op_), in units of the\n"
+          "stacked program's (same numbers, one thread):\n")  # fmt: skip
     print(frame.round(2).to_string(index=False))
 
 
