@@ -12,18 +12,26 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is for Linux; without it the op runs in PyTorch")
 
-TESTS = Path(__file__).parent
+CHECKS = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__).parent / "triton_checks.py")]
 
 
 def test_kernels_in_the_interpreter_equal_the_reference():
     """In processes of their own: the variable must be set before triton is imported."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / "triton_interpreted.py"), "-k"]
+    command = [*CHECKS, "-k"]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     halves = [subprocess.Popen([*command, half], env=environment, **options) for half in ("IC", "not IC")]
     for half in halves:
         output, _ = half.communicate()
         assert half.returncode == 0 and " passed" in output, output[-8000:]
+
+
+def test_kernels_on_a_gpu_equal_the_reference():
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    assert subprocess.run(CHECKS, env=os.environ | {"TRITON_INTERPRET": "0"}).returncode == 0
 
 
 def test_every_shipped_tile_compiles_without_spills_and_fits():
