@@ -79,7 +79,7 @@ def test_launches_bind_and_compile_as_on_a_gpu(conditioning, noise, kl, given, d
     seen = []
     monkeypatch.setattr(driver, "_active", H100())
     monkeypatch.setattr(triton_ops, "KERNELS", {k: _Compiled(f, seen) for k, f in triton_ops.KERNELS.items()})
-    draws, batch, d_in, d_out, h = 5, 7, 3, 4, 17
+    draws, batch, d_in, h = 5, 7, 3, 17  # to 4 outputs
     shapes = (2, 1, batch, d_in), (2, draws if conditioning == "LP" else 1, batch, h), (2, 32, h), (2, 32)
     inputs = [torch.randn(shape, dtype=getattr(torch, dtype)) for shape in shapes]
     eps = torch.randn(2, draws, 1, 16, dtype=inputs[0].dtype) if given else None
