@@ -21,10 +21,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fdn_kernels.ops import PRECISIONS
 from fdn_kernels.triton_ops import KERNELS, OPTIONS, TILES
 
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # bytes a block may have (CUDA programming guide, compute capabilities)
-PRECISIONS = ("tf32x3", "tf32", "ieee")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 

@@ -22,7 +22,7 @@ from fdn_kernels.reference import WeightGaussian
 
 NOISES = ("shared", "independent", "local", "none")
 KLS = ("analytic", "sampled", "none")
-PRECISIONS = ("tf32", "tf32x3", "ieee")
+PRECISIONS = ("tf32x3", "tf32", "ieee")  # the default first
 BACKENDS = ("auto", "triton", "torch", "reference")
 TRITON_WIDTH = 64  # widest hypernetwork of the Triton kernel
 LARGE = 1 << 23  # hypernetwork outputs or sampled weights that are not held all at once
@@ -84,7 +84,7 @@ def gaussian_linear(
             f"gaussian_linear: inputs (..., K, B, d_in) = {tuple(a.shape)} do not fit weights (..., k, b, P) = "
             f"{tuple(q.mean.shape)}; P must be a multiple of d_in + 1, and replicates of q are replicates of a"
         )
-    _check_choices(noise, "none", "tf32x3", backend)
+    _check_choices(noise, "none", PRECISIONS[0], backend)
     if backend == "triton":
         raise ValueError("gaussian_linear has no backend 'triton'; use 'auto', 'torch' or 'reference'")
     noise, eps, seed, draws = _resolve_noise(noise, eps, seed, draws, stream, "none", a, q.mean.shape[-3], d_out)
@@ -110,7 +110,7 @@ def fdn_linear(
     moments: bool = False,
     floor: float = 1e-3,
     prior_scale: float = 1.0,
-    precision: str = "tf32x3",
+    precision: str = PRECISIONS[0],
     backend: str = "auto",
 ) -> tuple[Tensor | Moments, Tensor | None]:
     r"""One FDN layer: weights drawn from N(mu(s), sigma(s)^2), applied to a, with their KL to N(0, prior_scale^2).

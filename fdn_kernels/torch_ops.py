@@ -408,11 +408,6 @@ def _block(t: Tensor, k: slice, b: slice) -> Tensor:
     return t[:, k, b] if t.shape[1] > 1 else t[:, :, b]
 
 
-def _widened(t: Tensor | None) -> Tensor | None:
-    """Half types as float32."""
-    return t.float() if t is not None and t.dtype in (torch.float16, torch.bfloat16) else t
-
-
 def linear(
     a: Tensor,
     z: Tensor,
@@ -428,8 +423,6 @@ def linear(
     stream: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As :func:`fdn_kernels.reference.linear`; memory beyond inputs and outputs does not grow with draws or examples."""
-    dtype = a.dtype
-    a, z, weight, bias, eps = map(_widened, (a, z, weight, bias, eps))
     (r, _, batch, d_in), z_draws = a.shape, z.shape[1]
     y = a.new_empty(r, draws, batch, weight.shape[1] // (2 * (d_in + 1)))
     variance = torch.empty_like(y) if noise == "moments" else y.new_empty(0)
@@ -444,7 +437,7 @@ def linear(
                 variance[:, k, b] = _rows(found[1])
             if needed != "none":
                 _block(term, k, b).copy_(found[2])
-    return y.to(dtype), variance.to(dtype), term
+    return y, variance, term
 
 
 def linear_backward(
@@ -467,9 +460,6 @@ def linear_backward(
     need_z: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of :func:`linear`'s inputs: every block is computed again, with autograd."""
-    dtype = a.dtype
-    tensors = map(_widened, (grad_y, grad_variance, grad_kl, a, z, weight, bias, eps))
-    grad_y, grad_variance, grad_kl, a, z, weight, bias, eps = tensors
     wanted = need_a, need_z, True, True
     gradients = [torch.zeros_like(t) if need else t.new_empty(0) for t, need in zip((a, z, weight, bias), wanted)]
     for k, b, e in _blocks(eps, seed, draws, a, weight, noise, stream):
@@ -492,4 +482,4 @@ def linear_backward(
         for total, part in zip(sums, found):
             total = _block(total, k, b) if total.dim() == 4 else total
             total += part
-    return tuple(t.to(dtype) for t in gradients)
+    return tuple(gradients)

@@ -128,9 +128,12 @@ def _softplus(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _sum_inputs(x):
-    """(BB, BK, BO, BI) to (BB, BK, BO)."""
-    return tl.sum(x, axis=3)
+def _place(tile, k_first, k_last, b_first, b_last, BB: tl.constexpr, BK: tl.constexpr):
+    """A program's first draw, its examples (BB,), which draws and examples exist, and the first of both in 64 bits."""
+    n_b = tl.cdiv(b_last - b_first, BB)
+    k0, b0 = k_first + (tile // n_b) * BK, b_first + (tile % n_b) * BB
+    b = b0 + tl.arange(0, BB)
+    return k0, b, k0 + tl.arange(0, BK) < k_last, b < b_last, k0.to(tl.int64), b0.to(tl.int64)
 
 
 @triton.jit
@@ -201,12 +204,7 @@ def _forward_kernel(
 ):  # fmt: skip
     """y, its variance, or the gradient of that variance; and partial sums of the KL over the program's outputs."""
     tile, split, r = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    n_b = tl.cdiv(b_last - b_first, BB)
-    k0 = k_first + (tile // n_b) * BK
-    b0 = b_first + (tile % n_b) * BB
-    b = b0 + tl.arange(0, BB)
-    b_exists, k_exists = b < b_last, k0 + tl.arange(0, BK) < k_last
-    first_k, first_b = k0.to(tl.int64), b0.to(tl.int64)
+    k0, b, k_exists, b_exists, first_k, first_b = _place(tile, k_first, k_last, b_first, b_last, BB, BK)
     a += r * a_r + first_k * a_k + first_b * d_in
     z += r * z_r + first_k * z_k + first_b * h
     weight += r * w_r
@@ -239,13 +237,13 @@ def _forward_kernel(
             if NOISE == "shared" or NOISE == "independent":
                 noise = _weight_noise(eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK)
                 theta = mean[:, None, :] + scale[:, None, :] * noise  # (BB, BK, N)
-                mean_sum += _sum_inputs(tl.reshape(theta, (BB, BK, BO, BI)) * inputs[:, :, None, :])
+                mean_sum += tl.sum(tl.reshape(theta, (BB, BK, BO, BI)) * inputs[:, :, None, :], axis=3)
             elif LP:
                 if OUTPUT != "grad_variance":
-                    mean_sum += _sum_inputs(tl.reshape(mean, (BB, BK, BO, BI)) * inputs[:, :, None, :])
+                    mean_sum += tl.sum(tl.reshape(mean, (BB, BK, BO, BI)) * inputs[:, :, None, :], axis=3)
                 if NOISE != "none":
                     product = tl.reshape(scale, (BB, BK, BO, BI)) * inputs[:, :, None, :]
-                    variance_sum += _sum_inputs(product * product)
+                    variance_sum += tl.sum(product * product, axis=3)
             else:
                 if OUTPUT != "grad_variance":
                     matrix = tl.permute(tl.reshape(mean, (BB, BO, BI)), (0, 2, 1))  # (BB, BI, BO)
@@ -339,11 +337,7 @@ def _inputs_kernel(
     SAMPLED: tl.constexpr = NOISE == "shared" or NOISE == "independent"
     DOT: tl.constexpr = not LP and not SAMPLED
     tile, split, r = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    n_b = tl.cdiv(b_last - b_first, BB)
-    k0, b0 = k_first + (tile // n_b) * BK, b_first + (tile % n_b) * BB
-    b = b0 + tl.arange(0, BB)
-    b_exists, k_exists = b < b_last, k0 + tl.arange(0, BK) < k_last
-    first_k, first_b = k0.to(tl.int64), b0.to(tl.int64)
+    k0, b, k_exists, b_exists, first_k, first_b = _place(tile, k_first, k_last, b_first, b_last, BB, BK)
     a += r * a_r + first_k * a_k + first_b * d_in
     z += r * z_r + first_k * z_k + first_b * h
     weight += r * w_r
@@ -403,11 +397,7 @@ def _conditioning_kernel(
     slices = tl.cdiv(h, 16)  # of hidden units
     tile, r = tl.program_id(0), tl.program_id(2).to(tl.int64)
     split, j0 = tl.program_id(1) // slices, (tl.program_id(1) % slices) * 16
-    n_b = tl.cdiv(b_last - b_first, BB)
-    k0, b0 = k_first + (tile // n_b) * BK, b_first + (tile % n_b) * BB
-    b = b0 + tl.arange(0, BB)
-    b_exists, k_exists = b < b_last, k0 + tl.arange(0, BK) < k_last
-    first_k, first_b = k0.to(tl.int64), b0.to(tl.int64)
+    k0, b, k_exists, b_exists, first_k, first_b = _place(tile, k_first, k_last, b_first, b_last, BB, BK)
     a += r * a_r + first_k * a_k + first_b * d_in
     z += r * z_r + first_k * z_k + first_b * h
     weight += r * w_r
@@ -463,7 +453,7 @@ def _conditioning_kernel(
                 total = tl.dot(grad_scale * slope, u, total, input_precision=PRECISION)
     j = j0 + tl.arange(0, 16)
     n_k = tl.cdiv(k_last - k_first, BK)
-    part = (split * tl.num_programs(2) + r) * n_k + tile // n_b  # (splits, R, tiles of draws, B, h)
+    part = (split * tl.num_programs(2) + r) * n_k + (first_k - k_first) // BK  # (splits, R, tiles of draws, B, h)
     grad_z += (part * (b_last - b_first) + first_b - b_first) * h
     mask = b_exists[:, None] & (j < h)[None, :]
     tl.store(grad_z + tl.arange(0, BB)[:, None] * h + j[None, :], total, mask=mask)

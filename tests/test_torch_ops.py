@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -78,7 +79,12 @@ def test_half_types_are_computed_in_float32(dtype, small_blocks):
     torch.manual_seed(2)
     inputs, eps = _case(2, 1, 6, 5, 3, 2, 2, dtype=dtype), _eps("shared", 2, 6, 5, 3, 2, dtype=dtype)
     settings = 6, "shared", "analytic", 1e-3, 1.0, 0
-    (y, _, kl), gradients = _outputs_and_gradients(torch_ops, inputs, eps, None, settings)
+    op = torch.ops.fdn  # which widens them for the backend
+    registered = SimpleNamespace(
+        linear=lambda *t: op.linear(*t, "tf32x3", "torch"),
+        linear_backward=lambda *t: op.linear_backward(*t[:-2], "tf32x3", "torch", *t[-2:]),
+    )
+    (y, _, kl), gradients = _outputs_and_gradients(registered, inputs, eps, None, settings)
     assert y.dtype == dtype and kl.dtype == torch.float32 and all(g.dtype == dtype for g in gradients)
     wide = torch_ops.linear(*(t.float() for t in inputs), eps.float(), None, *settings)
     torch.testing.assert_close(y, wide[0].to(dtype), rtol=0, atol=0)

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is for Linux; without it the op runs in PyTorch")
 
-CHECKS = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__).parent / "triton_checks.py")]
+CHECKS = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", str(Path(__file__).parent / "triton_checks.py")]
 
 
 def test_kernels_in_the_interpreter_equal_the_reference():
