@@ -101,12 +101,13 @@ def run_block(block: Block, out: Path, progress: bool = False) -> None:
         seconds, best_epoch = dict(trained.seconds), trained.best_epoch
         predictions = (trained.predict(seed, dataset.x_test) for seed in block.seeds)
         n_params = count_parameters(spec, dataset.n_features, protocol)
-    failed = []
+    failed, testing = [], time.perf_counter()
     for seed, epoch, prediction in zip(block.seeds, best_epoch, predictions):
         if epoch == 0 and block.model != BASELINE:
             failed.append(seed)
             continue
-        _write(block, seed, int(epoch), n_params, prediction, out)
+        write_prediction(block, seed, int(epoch), n_params, prediction, out)
+    seconds["test"] = time.perf_counter() - testing
     seconds["total"] = time.perf_counter() - start
     seeds = "-".join(map(str, block.seeds))
     sidecar = {"seeds": block.seeds, "seconds": seconds, "environment": environment()}
@@ -115,7 +116,10 @@ def run_block(block: Block, out: Path, progress: bool = False) -> None:
         raise FloatingPointError(f"{block.name}: validation was never finite for seeds {failed}; nothing kept for them")
 
 
-def _write(block: Block, seed: int, best_epoch: int, n_params: int, prediction: Prediction, out: Path) -> None:
+def write_prediction(
+    block: Block, seed: int, best_epoch: int, n_params: int, prediction: Prediction, out: Path
+) -> None:
+    """Write one seed's cell: the metrics of its draws at the test points."""
     dataset, protocol = block.dataset, block.protocol
     draws = prediction.draws.double().numpy()  # (K, N)
     y, id_test, offset = dataset.y_test, dataset.id_test, protocol.variance_offset
@@ -171,6 +175,28 @@ def run(
         UserError: for an unknown name, seeds that are not non-negative, or an output that cannot be written.
         RuntimeError: if blocks failed, naming each and why; what succeeded is kept.
     """
+    try:
+        compute(datasets, models, seeds, protocol, out, workers, progress, recompute)
+    except RuntimeError:
+        results.collect(out)
+        raise
+    frame = results.collect(out)
+    names = [d.name if isinstance(d, Dataset) else d for d in datasets]
+    wanted = frame["dataset"].isin(names) & frame["model"].isin(models) & frame["seed"].isin(seeds)
+    return frame[wanted & (frame["protocol"] == protocol.label)].reset_index(drop=True)
+
+
+def compute(
+    datasets: Sequence[str | Dataset],
+    models: Sequence[str],
+    seeds: Sequence[int],
+    protocol: Protocol,
+    out: Path,
+    workers: int | None = None,
+    progress: bool = True,
+    recompute: bool = False,
+) -> None:
+    """:func:`run` without gathering the cells: for one of many jobs that write into the same folder."""
     check_models(models)
     if not seeds or min(seeds) < 0:
         raise UserError(f"seeds are {list(seeds)}; expected one or more numbers of at least 0")
@@ -178,7 +204,7 @@ def run(
     out = Path(out)
     with results.atomic(out / ".writable"):
         pass
-    (out / ".writable").unlink()
+    (out / ".writable").unlink(missing_ok=True)  # another run in this folder may have been quicker
     blocks = plan(loaded, models, seeds, protocol, out, recompute)
     workers = min(workers or available_cores(), len(blocks))
     failures = []
@@ -209,11 +235,8 @@ def run(
                 raise
             finally:
                 bar.close()
-    frame = results.collect(out)
     if failures:
         raise RuntimeError("some cells could not be computed:\n" + "\n".join(failures))
-    wanted = frame["dataset"].isin([d.name for d in loaded]) & frame["model"].isin(models) & frame["seed"].isin(seeds)
-    return frame[wanted & (frame["protocol"] == protocol.label)].reset_index(drop=True)
 
 
 def available_cores() -> int:
