@@ -7,6 +7,7 @@ computed by status 1, an interruption by status 130.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lib import data, experiment, models, paths, published
-from lib.arguments import SEEDS_SYNTAX, parse_names, parse_protocol, parse_seeds
+from lib.arguments import SEEDS_SYNTAX, choose, parse_names, parse_protocol, parse_seeds
 from lib.data import uci
 from lib.data.dataset import Dataset
 from lib.errors import UserError
@@ -69,6 +70,9 @@ def _run(args: argparse.Namespace) -> None:
     if args.csv or args.target or args.split_column:
         datasets.append(_own_table(args))
     datasets = datasets or list(published.DATASETS)
+    if args.cells_only:
+        experiment.compute(datasets, chosen, seeds, protocol, args.out, args.workers, recompute=args.recompute)
+        return
     frame = experiment.run(
         datasets, chosen, seeds, protocol, args.out, args.workers, recompute=args.recompute
     )
@@ -128,24 +132,31 @@ def _figures(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lib import report, results
+    from lib import report
 
     folder, protocol = _stored(args)
     metrics = report.with_committed(folder)
     report.check_protocol(metrics, protocol.label, folder)
+    if args.explain:
+        dataset, _, model = (part.strip() for part in args.explain.partition(","))
+        choose(dataset, published.DATASETS, "data set")
+        choose(model, published.MODELS, "model")
+        print(report.diagnosis(metrics, dataset, model, protocol.label))
+        return
     comparison = report.compare(metrics, protocol.label)
     outside = report.misses(comparison)
     if args.all:
         print(report.numbers(comparison) + "\n")
     if not args.misses:
         print(report.scores(comparison) + "\n")
-    print(f"Outside the widened range: {len(outside)}")
+        print(report.uniformity(metrics, protocol.label) + "\n")
+    print(f"Outside the range of our seeds: {len(outside)}")
     if len(outside):
         print(report.numbers(outside))
+    print("\n" + report.open_questions(comparison))
     if args.out:
-        with results.atomic(args.out / "compare.csv") as path:
-            comparison.to_csv(path, index=False)
-        print(f"\nWritten: {report.shown_path(args.out / 'compare.csv')}")
+        written = report.write_comparison(args.out, metrics, protocol.label)
+        print("\nWritten: " + ", ".join(map(report.shown_path, written)))
 
 
 def _data(args: argparse.Namespace) -> None:
@@ -194,6 +205,40 @@ def _reproduce(args: argparse.Namespace) -> None:
     reproduce(args.out, args.seeds, args.ccpp_seeds, args.epochs, names)
 
 
+def _collect(args: argparse.Namespace) -> None:
+    from lib import report, results
+
+    frame = results.collect(args.out)
+    print(f"Written: {report.shown_path(args.out / 'metrics.parquet')}, {len(frame)} cells")
+
+
+def _notebook(args: argparse.Namespace) -> None:
+    from lib import notebooks
+
+    settings = [setting.partition("=") for setting in args.set]
+    if bad := ["".join(setting) for setting in settings if not setting[1]]:
+        raise UserError(f"cannot read the parameter {bad[0]!r}; expected name=value such as seeds=0:20")
+    parameters = {name: _value(text) for name, _, text in settings}
+    notebooks.run_with_parameters(paths.NOTEBOOKS / f"{args.name}.ipynb", args.out, parameters)
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _paper(args: argparse.Namespace) -> None:
+    from lib import study
+
+    names = parse_names(args.dataset, data.NAMES, "data set") if args.dataset else published.DATASETS
+    tasks = {name: args.seeds or study.SEEDS.get(name, "0:20") for name in names}
+    chosen = parse_names(args.models, ALL_MODELS, "model") if args.models else ()
+    out = Path(os.path.abspath(args.out))
+    study.paper(study.plan(out, tasks, chosen, args.protocol, args.epochs), out, args.profile)
+
+
 def _publish(args: argparse.Namespace) -> None:
     from lib.publish import publish
 
@@ -209,17 +254,19 @@ def _differences(args: argparse.Namespace) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    from lib import benchmark
+    import time
 
-    protocol = parse_protocol(args.protocol, epochs=args.epochs)
-    names = parse_names(args.models, [m for m in models.MODEL_NAMES if m != "DeepEnsembleNet"], "model")
-    data.check_name(args.dataset)
-    dataset = experiment.load_dataset(args.dataset, protocol)
-    specs = [models.model_spec(name, dataset.n_features, protocol) for name in names]
-    frame = benchmark.stacking(specs, dataset, protocol, parse_seeds(args.seeds))
-    print("Times of the plain loop over seeds, and of the op's reference backend in the stacked program (op_), in units of the\n"
-          "stacked program's (same numbers, one thread):\n")  # fmt: skip
-    print(frame.round(2).to_string(index=False))
+    from lib import benchmark, report
+
+    names = parse_names(args.dataset, published.DATASETS, "data set") if args.dataset else published.DATASETS
+    chosen = parse_names(args.models, models.STOCHASTIC_MODELS, "model")
+    start = time.perf_counter()
+    frames = benchmark.measure(names, chosen, parse_protocol(args.protocol), args.epochs, args.quick)
+    written = benchmark.write(frames, time.perf_counter() - start, args.out)
+    for table in benchmark.tables(frames):
+        print("\n".join([f"{table.title}. {table.caption}\n", report.text_of(table), *table.notes, ""]))
+    print(f"Ran on: {benchmark.device()}")
+    print("Written: " + ", ".join(report.shown_path(path) for path in written))
 
 
 def _smoke(args: argparse.Namespace) -> None:
@@ -247,6 +294,7 @@ def _run_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--out", **FOLDER, default=OUT, help="results folder (default: out)")
     one.add_argument("--workers", type=_number, help="processes (default: one per core)")
     one.add_argument("--recompute", action="store_true", help="compute cells that exist again")
+    one.add_argument("--cells-only", action="store_true", help="leave metrics.parquet to `fdn collect`")
     one.add_argument("--csv", type=Path, metavar="FILE", help="your own comma-separated table, with header")
     one.add_argument("--target", metavar="COLUMN", help="column of FILE to predict")
     band = "column of FILE whose 20-80 %% band is in distribution"
@@ -273,9 +321,11 @@ def _figures_options(one: argparse.ArgumentParser) -> None:
 def _compare_options(one: argparse.ArgumentParser) -> None:
     _stored_options(one)
     which = one.add_mutually_exclusive_group()
-    which.add_argument("--misses", action="store_true", help="only the numbers outside the widened range")
+    which.add_argument("--misses", action="store_true", help="only the numbers outside the range of the seeds")
     which.add_argument("--all", action="store_true", help="every number as well")
-    one.add_argument("--out", **FOLDER, help="also write DIR/compare.csv")
+    seed_by_seed = "only this data set and model, seed by seed, with the published values in standard deviations"
+    which.add_argument("--explain", metavar="DATASET,MODEL", help=seed_by_seed)
+    one.add_argument("--out", **FOLDER, help="also write DIR/compare.csv and the page DIR/compare.md")
 
 
 def _data_options(one: argparse.ArgumentParser) -> None:
@@ -299,6 +349,29 @@ def _reproduce_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(*DATASETS, help="default: the paper's six, as far as their files can be had")
 
 
+def _collect_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--out", **FOLDER, default=OUT, help="results folder (default: out)")
+
+
+def _notebook_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("name", metavar="NAME", help="of a notebook, such as 03_toy")
+    one.add_argument("--out", type=Path, metavar="FILE", required=True, help="the notebook as it ran")
+    parameter = "set one of its parameters; may be repeated"
+    one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=parameter)
+
+
+def _paper_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--out", **FOLDER, default=OUT, help="results folder (default: out)")
+    one.add_argument(*DATASETS, help="default: the paper's six, as far as their files can be had")
+    whole = "20 for a toy task, 100 for airfoil, 3 for ccpp and energy"
+    one.add_argument("--seeds", help=f"{SEEDS_SYNTAX}, for every data set (default: {whole})")
+    one.add_argument("--models", help="default: the paper's six and the training mean")
+    one.add_argument("--protocol", default="published", help=f"{PROTOCOL_NAMES} (default: published)")
+    one.add_argument("--epochs", type=_number, help="fewer epochs; the results then count as an ablation")
+    where = "where jobs run: local, slurm or the folder of another Snakemake profile (default: local)"
+    one.add_argument("--profile", default="local", metavar="NAME", help=where)
+
+
 def _differences_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--out", **FOLDER, default=OUT / "differences", help="default: out/differences")
     one.add_argument("--seeds", default="0:5", help=f"{SEEDS_SYNTAX} (default: 0:5)")
@@ -306,11 +379,13 @@ def _differences_options(one: argparse.ArgumentParser) -> None:
 
 
 def _bench_options(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--dataset", default="step", help="default: step")
-    one.add_argument("--models", default="LP-FDNet", help="default: LP-FDNet")
-    one.add_argument("--seeds", default="0:20", help=f"{SEEDS_SYNTAX} (default: 0:20)")
+    one.add_argument(*DATASETS, help=f"of {', '.join(published.DATASETS)} (default: all)")
+    stochastic = ",".join(models.STOCHASTIC_MODELS)
+    one.add_argument("--models", default=stochastic, help=f"of {stochastic} (default: all)")
     one.add_argument("--protocol", default="published", help=f"{PROTOCOL_NAMES} (default: published)")
-    one.add_argument("--epochs", type=_number, default=3, help="default: 3")
+    one.add_argument("--epochs", type=_number, default=5, help="epochs of the sample (default: 5)")
+    one.add_argument("--quick", action="store_true", help="no repeats, and fewer sizes")
+    one.add_argument("--out", **FOLDER, default=OUT / "benchmark", help="default: out/benchmark")
 
 
 def _publish_options(one: argparse.ArgumentParser) -> None:
@@ -330,7 +405,7 @@ COMMANDS = (  # name, what it does, options, code, examples
         "", "--dataset step --results out --out out/figures",
     )),
     ("compare", "Compare the 252 published numbers with reproduced ones.", _compare_options, _compare, (
-        "", "--results out --misses", "--results data/results --all --out out",
+        "", "--results out --misses", "--explain step,LP-FDNet", "--results data/results --out data/comparison",
     )),
     ("data", "Show, verify and fetch the data sets.", _data_options, _data, (
         "", "--fetch", "--fetch airfoil energy",
@@ -343,13 +418,21 @@ COMMANDS = (  # name, what it does, options, code, examples
         "--out out --seeds 0:5 --ccpp-seeds 0:2",
         "--dataset step,diabetes --seeds 0:2 --epochs 20 --out out/short",
     )),
+    ("paper", "The whole study, 20 to 100 seeds a task, on this machine's cores or a cluster; continues an earlier call.",
+     _paper_options, _paper, ("--out out", "--out out --profile slurm", "--dataset step --seeds 0:2 --epochs 1")),
+    ("collect", "Gather the cells of a results folder into its metrics.parquet.",
+     _collect_options, _collect, ("--out out",)),
+    ("notebook", "Run a notebook with parameters; FILE appears once every cell of it has run.",
+     _notebook_options, _notebook, (
+        "03_toy --out out/03_toy-step.ipynb --set dataset=step --set seeds=0:20 --set out=$PWD/out",
+    )),
     ("publish", "Copy results, figures and notebooks to the tracked places.", _publish_options, _publish, (
         "--out out",
     )),
     ("differences", "Measure what each difference between print and published runs does, and write the page.",
      _differences_options, _differences, ("", "--seeds 0:3 --out out/differences")),
-    ("bench", "Time stacked training against the plain loop over seeds, after checking that they agree.",
-     _bench_options, _bench, ("", "--models LP-FDNet,IC-FDNet --seeds 0:20 --epochs 5")),
+    ("bench", "Measure where the study's time goes, against a plain program that gives the same numbers; growth; memory.",
+     _bench_options, _bench, ("", "--quick", "--dataset step --models LP-FDNet,IC-FDNet --out out/bench")),
     ("smoke", "Walk the whole path with few epochs, into out/smoke.", lambda one: None, _smoke, ("",)),
 )  # fmt: skip
 

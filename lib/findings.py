@@ -212,12 +212,13 @@ def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     if compared.empty:
         reason = "nothing computed" if len(here) else "not a data set of the paper"
         return f"- **{dataset}**: {reason}, so that there is nothing to compare."
-    expected = ((compared["n_seeds"] - 1) / (compared["n_seeds"] + 1)).sum()
+    counts = published.score(here).set_index(["by", "name"]).loc[("total", "total")]
+    central, inside = (f"{counts['expected_' + name] * counts['n']:.0f}" for name in ("central", "minmax"))
     missing = f" ({len(here) - len(compared)} missing)" if len(compared) < len(here) else ""
     return (
-        f"- **{dataset}**: of {len(compared)} published numbers{missing}, {compared['inside_minmax'].sum()} "
-        f"lie within the range of our seeds, where {expected:.0f} would be expected of one more seed, and "
-        f"{compared['inside_widened'].sum()} within the widened range."
+        f"- **{dataset}**: of {len(compared)} published numbers{missing}, {counts['minmax']:.0f} "
+        f"lie within the range of our seeds, where {inside} would be expected of one more seed, and "
+        f"{counts['central']:.0f} within 5–95 %, where {central} would be."
     )
 
 
@@ -272,48 +273,4 @@ def protocol_table(metrics: pd.DataFrame, dataset: str, protocols: Sequence[str]
         rows=tuple(rows),
         align="llr" + "r" * len(PROTOCOL_COLUMNS),
         notes=(f"{MISSING}: not computed.",) if any(MISSING in row for row in rows) else (),
-    )
-
-
-def score_table(comparison: pd.DataFrame) -> Table:
-    """:func:`lib.published.score` as a table."""
-    rows = []
-    for row in published.score(comparison).itertuples():
-        counts = (row.inside_widened, row.inside_minmax)
-        shares = [f"{count} ({count / row.n:.0%})" if row.n else DASH for count in counts]
-        expected = f"{row.expected_share:.0%}" if row.n else DASH
-        rows.append((row.by, row.name, str(row.n), *shares, expected, str(row.missing)))
-    return Table(
-        name="score",
-        title="How many of the published numbers are reached",
-        caption="A published value counts give or take half a unit of its last digit. Range: from the "
-        "smallest to the largest value among our seeds; expected: the chance (n − 1)/(n + 1) that one more "
-        "seed falls into the range of n. Widened: by 30 % of the larger end's magnitude plus 0.06 at both "
-        "ends (Spearman: 0.05).",
-        columns=("By", "", "Compared", "In the widened range", "In the range", "Expected", "Missing"),
-        rows=tuple(rows),
-        align="llrrrrr",
-    )
-
-
-def miss_table(comparison: pd.DataFrame) -> Table:
-    """The numbers outside the widened range, and how far outside the seeds' own range they lie."""
-    outside = report.misses(comparison)
-    rows = []
-    for row in outside.itertuples():
-        above, below = row.published - row.half_unit - row.max, row.min - row.published - row.half_unit
-        distance, side = (above, "above the largest") if above > below else (below, "below the smallest")
-        width = row.max - row.min
-        times = f", {distance / width:.1f} times the seeds' range" if width > 0 else ""
-        explanation = f"{plain_number(distance)} {side} of {row.n_seeds} seed{'s' * (row.n_seeds > 1)}{times}"
-        spread = f"[{plain_number(row.min)}, {plain_number(row.max)}]"
-        key = (row.dataset, row.model, row.metric, row.printed)
-        rows.append((*key, plain_number(row.median), spread, explanation))
-    return Table(
-        name="misses",
-        title=f"Outside the widened range: {len(rows)}",
-        caption="Published numbers that our seeds do not reach.",
-        columns=("Data set", "Model", "Metric", "Published", "Median", "Range", "Distance"),
-        rows=tuple(rows),
-        align="lllrrrl",
     )

@@ -49,6 +49,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
     readme.update()
+    report.write_comparison(paths.COMPARISON, report.with_committed(committed), PUBLISHED.label)
     for path in pairs:
         if notebooks.measures_run_times(path):
             say(f"left as it is: {show(path)}, which measures run times and shows no results")

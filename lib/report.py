@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lib import paths, published, results
@@ -114,41 +115,190 @@ def results_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     return "\n".join([f"{table.title}: {origin}, {seeds}", "", text_of(table), *table.notes])
 
 
-def scores(comparison: pd.DataFrame) -> str:
-    """How many published numbers are reached, per model, data set and metric and in total."""
-    lines = [("", "", "inside widened", "inside range", "expected", "missing")]
+def score_table(comparison: pd.DataFrame) -> Table:
+    """:func:`lib.published.score` as a table."""
+    rows = []
     score = published.score(comparison)
     for row in score[score["n"] + score["missing"] > 0].itertuples():
-        shares = [
-            f"{count:3d} of {row.n:3d} {count / row.n:4.0%}" if row.n else DASH
-            for count in (row.inside_widened, row.inside_minmax)
-        ]
-        expected = f"{row.expected_share:.0%}" if row.n else DASH
-        lines.append(("" if row.by == row.name else row.by, row.name, *shares, expected, str(row.missing)))
+        shares = [f"{count} ({count / row.n:.0%})" if row.n else DASH for count in (row.central, row.minmax, row.outside)]
+        chance = [f"{share:.0%}" if row.n else DASH for share in (row.expected_central, row.expected_minmax)]
+        by = "" if row.by == row.name else row.by
+        rows.append((by, row.name, str(row.n), shares[0], chance[0], shares[1], chance[1], shares[2], str(row.missing)))
+    return Table(
+        name="score",
+        title="How many of the published numbers are reached",
+        caption="A published value counts give or take half a unit of its last digit. 5–95 % and min–max: between these "
+        "quantiles, or ends, of our seeds; by chance: the share that would be there if the published run were one more of "
+        "n seeds, (n − 1)/(n + 1) for min–max and 0.9 times that for 5–95 %.",
+        columns=("By", "", "Compared", "In 5–95 %", "By chance", "In min–max", "By chance", "Outside", "Missing"),
+        rows=tuple(rows),
+        align="llrrrrrrr",
+    )  # fmt: skip
+
+
+def uniformity_table(metrics: pd.DataFrame, protocol: str) -> Table:
+    """:func:`lib.published.uniformity` in total, per data set and per model, as a table."""
+    test = published.uniformity(metrics, protocol)
+    rows = [
+        ("" if row.by == row.name else row.by, row.name, str(row.groups), f"{row.distance:.3f}", f"{row.expected:.3f}",
+         f"{row.p:.3f}")
+        for row in test[test["by"] != "group"].itertuples()
+    ]  # fmt: skip
+    fifths = published.fifths(metrics, protocol)
+    spread = ", ".join(f"{row.published} ({row.expected:.0f})" for row in fifths.itertuples())
+    return Table(
+        name="uniformity",
+        title="Do the published runs lie among our seeds like one more seed?",
+        caption="A number's place is the share of other runs below it; distance is the mean of |2 place − 1|, from 0 in the "
+        "middle to 1 beyond all; expected is its mean if each (data set, model) takes any of its runs, published or ours, "
+        "with equal chance, and p the chance of a distance of at least the published one. The seven numbers of a run stay "
+        "together, so that their dependence does no harm.",
+        columns=("By", "", "Groups", "Distance", "Expected", "p"),
+        rows=tuple(rows),
+        align="llrrrr",
+        notes=(f"Published numbers in the five fifths of the places, lowest first (expected): {spread}.",),
+    )  # fmt: skip
+
+
+def scores(comparison: pd.DataFrame) -> str:
+    """How many published numbers are reached, per data set, model and metric and in total."""
     where = comparison["where"].value_counts()
     here, committed, missing = (where.get(kind, 0) for kind in (HERE, COMMITTED, MISSING))
     counts = f"{here} computed here, {committed} committed, {missing} missing"
-    rules = (
-        "widened: the seeds' range, wider at both ends by 30 % of the larger end and 0.06 (Spearman: 0.05)",
-        "expected: the chance that one more seed lies inside the range",
-    )
-    return "\n".join([f"{len(comparison)} published numbers: {counts}", _aligned(lines, "llrrrr"), *rules])
+    table = score_table(comparison)
+    return "\n".join([f"{len(comparison)} published numbers: {counts}", text_of(table), table.caption])
+
+
+def uniformity(metrics: pd.DataFrame, protocol: str) -> str:
+    """The test of uniform places as text."""
+    table = uniformity_table(metrics, protocol)
+    return "\n".join([f"{table.title}", text_of(table), table.caption, *table.notes])
 
 
 def misses(comparison: pd.DataFrame) -> pd.DataFrame:
-    """The numbers outside the widened range of the seeds; undefined and missing ones are none."""
-    return comparison[comparison["inside_widened"].eq(False).fillna(False).astype(bool)]
+    """The numbers outside the range of the seeds; undefined and missing ones are none."""
+    return comparison[comparison["verdict"] == published.OUTSIDE]
+
+
+def miss_table(comparison: pd.DataFrame) -> Table:
+    """The numbers outside the seeds' range, how far outside they lie, and why."""
+    explained = published.with_reasons(misses(comparison), published.load_reasons())
+    rows = []
+    for row in explained.itertuples():
+        above, below = row.published - row.half_unit - row.max, row.min - row.published - row.half_unit
+        distance, side = (above, "above the largest") if above > below else (below, "below the smallest")
+        width = row.max - row.min
+        times = f", {distance / width:.1f} times the seeds' range" if width > 0 else ""
+        explanation = f"{plain_number(distance)} {side} of {row.n_seeds} seed{'s' * (row.n_seeds > 1)}{times}"
+        key = (row.dataset, row.model, row.metric, row.printed)
+        rows.append((*key, plain_number(row.median), _interval(row.min, row.max), explanation, row.reason or DASH))
+    return Table(
+        name="misses",
+        title=f"Outside the range of our seeds: {len(rows)}",
+        caption="Published numbers that our seeds do not reach, and why.",
+        columns=("Data set", "Model", "Metric", "Published", "Median", "Range", "Distance", "Reason"),
+        rows=tuple(rows),
+        align="lllrrrll",
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    return DASH if pd.isna(low) else f"[{plain_number(low)}, {plain_number(high)}]"
+
+
+def number_table(comparison: pd.DataFrame, name: str, title: str) -> Table:
+    """Each number: published, median, 5-95 % and range of the seeds, its place among them, verdict and reason."""
+    comparison = published.with_reasons(comparison, published.load_reasons())
+    rows = [
+        (row.dataset, row.model, row.metric, row.printed, plain_number(row.median), _interval(row.q05, row.q95),
+         _interval(row.min, row.max), str(row.n_seeds), DASH if pd.isna(row.place) else f"{row.place:.2f}",
+         row.verdict, row.reason)
+        for row in comparison.itertuples()
+    ]  # fmt: skip
+    return Table(
+        name=name,
+        title=title,
+        caption="Place: the share of seeds below the published value, equal ones (to half a unit of the last printed digit) "
+        "counted half.",
+        columns=("Data set", "Model", "Metric", "Published", "Median", "5–95 %", "Min–max", "Seeds", "Place", "Verdict", "Reason"),
+        rows=tuple(rows),
+        align="lll" + "r" * 6 + "ll",
+    )
 
 
 def numbers(comparison: pd.DataFrame) -> str:
-    """Published, median and range of each number; ``x`` marks those outside the widened range."""
-    outside = misses(comparison).index
-    lines = [("data set", "model", "metric", "published", "median", "min", "max", "seeds", "where", "")]
-    for row in comparison.itertuples():
-        spread = map(plain_number, (row.median, row.min, row.max))
-        key = (row.dataset, row.model, row.metric, row.printed)
-        lines.append((*key, *spread, str(row.n_seeds), row.where, "x" if row.Index in outside else ""))
-    return _aligned(lines, "lllrrrrrll")
+    """Each number, published and reproduced, with its verdict and reason, as text."""
+    return text_of(number_table(comparison, "numbers", ""))
+
+
+def open_questions(comparison: pd.DataFrame) -> str:
+    """Numbers outside that lack a reason, and reasons whose number is not outside."""
+    reasons = published.load_reasons()
+    outside = misses(published.with_reasons(comparison, reasons))
+    unexplained = outside[outside["reason"] == ""]
+    stale = published.stale_reasons(comparison, reasons)
+    lines = []
+    for what, rows in (("Outside without a reason", unexplained), ("Reasons whose number is not outside", stale)):
+        lines.append(f"{what}: {len(rows)}")
+        lines += [f"  {row.dataset}, {row.model}, {row.metric}" for row in rows.itertuples()]
+    return "\n".join(lines)
+
+
+def diagnosis(metrics: pd.DataFrame, dataset: str, model: str, protocol: str) -> str:
+    """Seed by seed: is a (data set, model) off in one number or in all, and does one of our seeds look like it?"""
+    found = published.diagnosis(metrics, dataset, model, protocol)
+    test = published.uniformity(metrics, protocol).set_index(["by", "name"])
+    z_seeds = np.stack(found["z_seeds"])  # (7, seeds)
+    seeds = [name for name in found.columns if isinstance(name, int)]
+    # root mean square over the numbers of the difference in z
+    distances = np.sqrt(np.nanmean((z_seeds - found["z"].to_numpy()[:, None]) ** 2, axis=0))  # (seeds,)
+    nearest = int(np.nanargmin(distances))
+    head = ("metric", "published", "z", "place", "verdict", "scale", *(f"seed {seed}" for seed in seeds))
+    lines = [head]
+    for row in found.to_dict("records"):
+        values = (plain_number(row[seed]) for seed in seeds)
+        shown = (row["metric"], row["printed"], f"{row['z']:+.2f}", f"{row['place']:.2f}", row["verdict"], row["scale"])
+        lines.append((*shown, *values))
+    far = found.loc[found["z"].abs() > 2, "metric"].to_list()
+    group = ("group", f"{dataset} {model}")
+    together = f"; as a whole: distance {test.at[group, 'distance']:.2f}, expected {test.at[group, 'expected']:.2f}, " \
+        f"p {test.at[group, 'p']:.3f}" if group in test.index else ""  # fmt: skip
+    return "\n".join([
+        f"{model} on {dataset}, protocol {protocol}, {len(seeds)} seeds",
+        _aligned(lines, "lrrrll" + "r" * len(seeds)),
+        f"More than two standard deviations off: {len(far)} of {len(found)}{': ' if far else ''}{', '.join(far)}{together}",
+        f"Nearest of our seeds: {seeds[nearest]}, {distances[nearest]:.2f} standard deviations away per number",
+    ])  # fmt: skip
+
+
+def comparison_page(metrics: pd.DataFrame, protocol: str) -> str:
+    """The page of all published numbers, Markdown."""
+    comparison = published.compare(metrics, protocol)
+    parts = [
+        "# The published numbers, one by one",
+        f"Published (Appendix F) beside our seeds under protocol `{protocol}`. Written by `fdn compare --out`; the reasons are "
+        "kept by hand in `reasons.csv`, everything else is computed.",
+        score_table(comparison).to_markdown(),
+        uniformity_table(metrics, protocol).to_markdown(),
+        miss_table(comparison).to_markdown(),
+    ]
+    for dataset in published.DATASETS:
+        table = number_table(comparison[comparison["dataset"] == dataset], f"numbers_{dataset}", f"Every number of {dataset}")
+        parts += [f"## {dataset}", table.to_markdown()]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str) -> list[Path]:
+    """Write ``compare.csv``, a row per published number, and the page ``compare.md``; return their paths."""
+    comparison = published.with_reasons(published.compare(metrics, protocol), published.load_reasons())
+    if "where" in metrics:
+        comparison["where"] = compare(metrics, protocol)["where"]
+    table, page = folder / "compare.csv", folder / "compare.md"
+    with results.atomic(table) as path:
+        comparison.to_csv(path, index=False, float_format="%.6g")
+    with results.atomic(page) as path:
+        path.write_text(comparison_page(metrics, protocol), encoding="utf-8")
+    return [table, page]
 
 
 def check_protocol(metrics: pd.DataFrame, protocol: str, folder: Path) -> None:

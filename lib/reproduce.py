@@ -91,7 +91,7 @@ def reproduce(
     comparison = comparison[comparison["dataset"].isin(shown)]
     say("\n" + report.scores(comparison))
     outside = report.misses(comparison)
-    say(f"\nOutside the widened range: {len(outside)}")
+    say(f"\nOutside the range of our seeds: {len(outside)}")
     if len(outside):
         say(report.numbers(outside))
     if missing:

@@ -63,13 +63,13 @@ for name, part in runs.groupby("dataset", sort=False):
 
 # %%
 comparison = published.compare(metrics, protocol)
-show(findings.score_table(comparison))
+show(report.score_table(comparison), report.uniformity_table(metrics, protocol))
 
 # %% [markdown]
 # ## 5.2 What is not reached
 
 # %%
-show(findings.miss_table(comparison))
+show(report.miss_table(comparison))
 
 # %% [markdown]
 # ## 5.3 Result tables

@@ -313,10 +313,20 @@ def test_compare_marks_what_was_computed_here_and_what_is_committed(committed, c
     seeds = table.set_index(["dataset", "model"])["n_seeds"]
     assert set(seeds["step", "LP-FDNet"]) == {1} and set(seeds["step", "BayesNet"]) == {3}
 
-    outside = int((table["inside_widened"] == False).sum())  # noqa: E712  # NA where there is no result
+    outside = int((table["verdict"] == "outside").sum())
     assert main(["compare", "--results", str(out), "--misses"]) == 0
     said = capsys.readouterr().out
-    assert f"Outside the widened range: {outside}\n" in said and said.count(" x\n") == outside > 0
+    assert f"Outside the range of our seeds: {outside}\n" in said and said.count("  outside\n") == outside > 0
+    assert f"Outside without a reason: {outside}\n" in said
+
+
+def test_compare_explains_a_model_seed_by_seed(committed, capsys):
+    stored = ["compare", "--results", str(committed)]
+    assert main([*stored, "--explain", "step,BayesNet"]) == 0
+    said = capsys.readouterr().out
+    assert "BayesNet on step, protocol published, 3 seeds" in said and "Nearest of our seeds: " in said
+    assert "unknown model" in complaint(capsys, *stored, "--explain", "step,BayesianNet")
+    assert "no two seeds" in complaint(capsys, *stored, "--explain", "sine,BayesNet")
 
 
 def test_results_are_read_from_out_if_it_has_any_and_else_from_the_committed(

@@ -150,21 +150,3 @@ def test_protocols_stand_side_by_side():
     assert rows["BayesNet", "`published`"][column] == "0.500" and rows["BayesNet", "`published`"][2] == "3"
     assert rows["BayesNet", "`as_written`"][column] == "1.000" and rows["BayesNet", "`as_written`"][-1] == "7"
     assert rows["LP-FDNet", "`published`"][column] == "n/a" and table.notes
-
-
-def test_misses_are_measured_from_the_seeds_range():
-    from lib.published import compare
-
-    metrics = runs(models=["BayesNet"], slope_b=lambda model, seed: 10.0 + 10 * seed)  # published: 71.82
-    table = findings.miss_table(compare(metrics))
-    row = next(row for row in table.rows if row[2] == "slope_b")
-    assert row[3:6] == ("71.82", "20.00", "[10.00, 30.00]")
-    assert row[6] == "41.81 above the largest of 3 seeds, 2.1 times the seeds' range"
-    assert str(len(table.rows)) in table.title
-
-
-def test_the_score_table_ends_with_the_total():
-    from lib.published import compare
-
-    table = findings.score_table(compare(runs(models=["BayesNet"], spearman=0.987)))
-    assert table.rows[-1][:2] == ("total", "total") and table.rows[-1][4:] == ("1 (14%)", "50%", "245")

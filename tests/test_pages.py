@@ -8,7 +8,7 @@ import re
 import pandas as pd
 import pytest
 
-from lib import differences, paths, readme, results
+from lib import differences, paths, readme, report, results
 from lib.errors import UserError
 from lib.protocol import AS_WRITTEN, PUBLISHED
 
@@ -42,6 +42,12 @@ def test_readme_commands_exist():
     from lib.cli import COMMANDS
 
     assert set(re.findall(r"`?fdn ([a-z]+) ", text)) <= {name for name, *_ in COMMANDS}
+
+
+def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
+    metrics = report.with_committed(paths.COMMITTED_RESULTS)
+    for path in report.write_comparison(tmp_path, metrics, "published"):
+        assert path.read_text() == (paths.COMPARISON / path.name).read_text(), path.name
 
 
 def test_every_differing_setting_is_on_the_page_of_differences():

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import published
+from lib import published, report
 from lib.errors import UserError
 from lib.paths import PUBLISHED_TABLES
 
@@ -25,9 +25,8 @@ def pick(comparison: pd.DataFrame, dataset: str, model: str, metric: str) -> pd.
     return comparison.set_index(["dataset", "model", "metric"]).loc[(dataset, model, metric)]
 
 
-def marks(metric: str, dataset: str, model: str, values: list[float]) -> tuple[bool, bool]:
-    row = pick(published.compare(seeds(dataset, model, **{metric: values})), dataset, model, metric)
-    return bool(row.inside_minmax), bool(row.inside_widened)
+def row_of(metric: str, model: str, values: list[float]) -> pd.Series:
+    return pick(published.compare(seeds("step", model, **{metric: values})), "step", model, metric)
 
 
 def test_doctests_run_and_pass():
@@ -102,38 +101,34 @@ def test_statistics_over_seeds():
 
 # published on step: MLPDropoutNet aurc 1.1 (+- 0.05), spearman 0.990 (+- 0.0005); BayesNet intercept -3.50
 @pytest.mark.parametrize(
-    ("metric", "model", "values", "in_minmax", "in_widened"),
+    ("metric", "model", "values", "verdict", "place"),
     [
-        ("aurc", "MLPDropoutNet", [1.15, 2.0], True, True),  # 1.1 + 0.05 touches the smaller end
-        ("aurc", "MLPDropoutNet", [1.1501, 2.0], False, True),
-        ("aurc", "MLPDropoutNet", [0.2, 1.05], True, True),  # 1.1 - 0.05 touches the larger end
-        ("aurc", "MLPDropoutNet", [0.2, 1.0499], False, True),
-        ("aurc", "MLPDropoutNet", [0.2, 0.99 / 1.3], False, True),  # 1.3 * larger end + 0.06 = 1.05
-        ("aurc", "MLPDropoutNet", [0.2, 0.98999 / 1.3], False, False),
-        ("aurc", "MLPDropoutNet", [1.81, 2.0], False, True),  # 1.81 - 0.3 * 2.0 - 0.06 = 1.15
-        ("aurc", "MLPDropoutNet", [1.81001, 2.0], False, False),
-        ("aurc", "MLPDropoutNet", [1.81001, 2.1], False, True),  # the larger end sets the width of both
-        ("intercept_a", "BayesNet", [-3.505], True, True),
-        ("intercept_a", "BayesNet", [-3.435 / 1.3, 0.0], False, True),  # 1.3 * smaller end - 0.06 = -3.495
-        ("intercept_a", "BayesNet", [-3.4349 / 1.3, 0.0], False, False),
-        ("intercept_a", "BayesNet", [-1.0, 8.12], False, True),  # -1 - 0.3 * 8.12 - 0.06 = -3.496
-        ("intercept_a", "BayesNet", [-1.0, 8.11], False, False),  # ends at -3.493, short of -3.495
-        ("spearman", "MLPDropoutNet", [0.9, 0.9395], False, True),  # 0.9395 + 0.05 = 0.990 - 0.0005
-        ("spearman", "MLPDropoutNet", [0.9, 0.9394], False, False),
-        ("spearman", "MLPDropoutNet", [0.9905, 1.0], True, True),
-        ("spearman", "MLPDropoutNet", [0.9906, 1.0], False, True),
+        ("aurc", "MLPDropoutNet", [1.15, 1.15], published.CENTRAL, 0.5),  # 1.1 + 0.05 touches
+        ("aurc", "MLPDropoutNet", [1.1501, 1.1501], published.OUTSIDE, 0.0),
+        ("aurc", "MLPDropoutNet", [1.05, 1.05], published.CENTRAL, 0.5),  # 1.1 - 0.05 touches
+        ("aurc", "MLPDropoutNet", [1.0499, 1.0499], published.OUTSIDE, 1.0),
+        ("aurc", "MLPDropoutNet", [1.15, 2.15], published.RANGE, 0.25),  # the 5 % quantile is 1.2
+        ("aurc", "MLPDropoutNet", [1.1, 2.1], published.CENTRAL, 0.25),  # the 5 % quantile is 1.15
+        ("aurc", "MLPDropoutNet", [0.05, 1.05], published.RANGE, 0.75),
+        ("aurc", "MLPDropoutNet", [0.2, 0.3, 1.0, 2.0], published.CENTRAL, 0.75),
+        ("aurc", "MLPDropoutNet", [0.2, 1.06, 1.14, 2.0, 3.0], published.CENTRAL, 0.4),  # two equal to half a unit
+        ("intercept_a", "BayesNet", [-3.505], published.CENTRAL, 0.5),
+        ("intercept_a", "BayesNet", [-3.5051, -9.0], published.OUTSIDE, 1.0),
+        ("spearman", "MLPDropoutNet", [0.9905, 1.0], published.RANGE, 0.25),
+        ("spearman", "MLPDropoutNet", [0.9906, 1.0], published.OUTSIDE, 0.0),
     ],
 )
-def test_the_two_rules_at_their_boundaries(metric, model, values, in_minmax, in_widened):
-    assert marks(metric, "step", model, values) == (in_minmax, in_widened)
+def test_verdict_and_place_allow_half_a_unit(metric, model, values, verdict, place):
+    row = row_of(metric, model, values)
+    assert (row.verdict, row.place) == (verdict, pytest.approx(place))
 
 
 def test_what_was_not_computed_is_missing_not_wrong():
     comparison = published.compare(seeds("step", "BayesNet", spearman=[np.nan, np.nan], aurc=[np.inf, 8.2]))
     assert len(comparison) == 252
     undefined = pick(comparison, "step", "BayesNet", "spearman")
-    assert undefined.n_seeds == 0 and np.isnan(undefined["median"]) and undefined.inside_widened is pd.NA
-    assert pick(comparison, "sine", "BayesNet", "aurc").inside_minmax is pd.NA
+    assert undefined.n_seeds == 0 and np.isnan(undefined["median"]) and undefined.verdict == published.NOT_COMPUTED
+    assert pick(comparison, "sine", "BayesNet", "aurc").verdict == published.NOT_COMPUTED
     finite = pick(comparison, "step", "BayesNet", "aurc")
     assert (finite.n_seeds, finite["max"]) == (1, 8.2)
     assert (comparison["n_seeds"] > 0).sum() == 6
@@ -171,25 +166,36 @@ def test_score_counts_every_number_once():
     frame.loc[frame["model"] == "BayesNet", "aurc"] += 1e6
     scores = published.score(published.compare(frame)).set_index(["by", "name"])
     total = scores.loc[("total", "total")]
-    assert (total.n, total.missing, total.inside_minmax, total.inside_widened) == (252, 0, 246, 246)
-    assert total.expected_share == pytest.approx(3 / 5)
-    assert scores.loc[("model", "BayesNet"), "inside_minmax"] == 36
-    assert scores.loc[("model", "LP-FDNet"), "inside_minmax"] == scores.loc[("model", "LP-FDNet"), "n"] == 42
-    assert scores.loc[("metric", "aurc"), "inside_widened"] == 30
-    assert scores.loc[("dataset", "ccpp"), ["n", "inside_minmax"]].to_list() == [42, 41]
+    assert (total.n, total.missing, total.central, total.minmax, total.outside) == (252, 0, 246, 246, 6)
+    assert total.expected_minmax == pytest.approx(3 / 5) and total.expected_central == pytest.approx(0.9 * 3 / 5)
+    assert scores.loc[("model", "BayesNet"), "minmax"] == 36
+    assert scores.loc[("model", "LP-FDNet"), "minmax"] == scores.loc[("model", "LP-FDNet"), "n"] == 42
+    assert scores.loc[("dataset", "ccpp"), ["n", "minmax", "outside"]].to_list() == [42, 41, 1]
     for by, size in (("model", 6), ("dataset", 6), ("metric", 7)):
-        assert len(scores.loc[by]) == size and scores.loc[by, "inside_minmax"].sum() == 246
+        assert len(scores.loc[by]) == size and scores.loc[by, "minmax"].sum() == 246
+
+
+def test_the_chance_shares_are_those_of_one_more_seed():
+    rng = np.random.default_rng(0)
+    for n in (3, 20):
+        runs = rng.random((20_000, n + 1))
+        low, q05, q95, high = np.quantile(runs[:, 1:], [0, 0.05, 0.95, 1], axis=1)
+        number = {"dataset": "step", "model": "BayesNet", "metric": "aurc", "n_seeds": n, "verdict": published.OUTSIDE}
+        expected = published.score(pd.DataFrame([number])).iloc[-1]
+        for name, left, right in (("central", q05, q95), ("minmax", low, high)):
+            share = ((runs[:, 0] >= left) & (runs[:, 0] <= right)).mean()
+            assert share == pytest.approx(expected[f"expected_{name}"], abs=0.01)
 
 
 def test_score_of_a_partial_run():
     frame = perfect_seeds(3)
     frame = frame[(frame["dataset"] != "ccpp") & ~((frame["dataset"] == "step") & (frame["seed"] > 0))]
     scores = published.score(published.compare(frame)).set_index(["by", "name"])
-    assert scores.loc[("total", "total"), ["n", "missing", "inside_minmax"]].to_list() == [210, 42, 210]
-    assert scores.loc[("dataset", "ccpp"), ["n", "missing", "inside_minmax"]].to_list() == [0, 42, 0]
-    assert np.isnan(scores.loc[("dataset", "ccpp"), "expected_share"])
-    assert scores.loc[("dataset", "step"), "expected_share"] == 0
-    assert scores.loc[("model", "BayesNet"), "expected_share"] == pytest.approx((0 + 4 * 0.5) / 5)
+    assert scores.loc[("total", "total"), ["n", "missing", "minmax"]].to_list() == [210, 42, 210]
+    assert scores.loc[("dataset", "ccpp"), ["n", "missing", "minmax"]].to_list() == [0, 42, 0]
+    assert np.isnan(scores.loc[("dataset", "ccpp"), "expected_minmax"])
+    assert scores.loc[("dataset", "step"), "expected_minmax"] == 0
+    assert scores.loc[("model", "BayesNet"), "expected_minmax"] == pytest.approx((0 + 4 * 0.5) / 5)
 
 
 def fdn_seeds(ic: dict, lp: dict, dataset: str = "step") -> pd.DataFrame:
@@ -237,3 +243,109 @@ def test_representative_seed_names_what_is_missing():
         published.representative_seed(frame, "step", protocol="as_written")
     with pytest.raises(UserError, match="no column 'var_ood'"):
         published.representative_seed(frame.drop(columns="var_ood"), "step")
+
+
+def one_more_seed(rng: np.random.Generator, shift: float = 0.0, groups: int = 36) -> pd.DataFrame:
+    """Five seeds around the published values; a run's seven numbers are off together. Published: `shift` further."""
+    wide = published.load_published().pivot(index=["dataset", "model"], columns="metric", values="published")
+    wide, runs = wide.iloc[:groups], []
+    own = rng.normal(size=(len(wide), 1)) + shift
+    for seed in range(5):
+        off = 1000 * (rng.normal(size=(len(wide), 1)) - own) + rng.normal(size=wide.shape)
+        runs.append((wide + off).reset_index().assign(protocol="published", seed=seed))
+    return pd.concat(runs)
+
+
+def test_uniformity_holds_its_level_although_a_run_s_numbers_depend_on_each_other():
+    rng = np.random.default_rng(0)
+    tests = [published.uniformity(one_more_seed(rng), resamples=500) for _ in range(60)]
+    p = np.array([t.set_index("by").at["total", "p"] for t in tests])
+    assert 0.02 < (p <= 0.2).mean() < 0.4 and 0.3 < p.mean() < 0.7
+    # taking the 252 numbers as independent, the same runs would be refused far more often
+    distances = [t.set_index("by").at["total", "distance"] for t in tests]
+    assert np.std(distances) > 2 * np.sqrt(np.var(np.abs(2 * np.arange(6) / 5 - 1)) / 252)
+
+
+def test_uniformity_sees_runs_that_lie_too_far_out():
+    far = published.uniformity(one_more_seed(np.random.default_rng(1), shift=4.0)).set_index(["by", "name"])
+    assert far.loc[("total", "total"), "p"] < 0.01 and far.loc[("total", "total"), "distance"] > 0.9
+    assert far.loc[("group", "step BayesNet"), "p"] >= 1 / 6  # with five seeds no group alone can say more
+    assert list(far.loc["dataset", "groups"]) == [6] * 6
+
+
+def test_distance_of_a_group_by_hand():
+    # published aurc 8.2 above all three seeds, six metrics tied at 0 but for the published values
+    frame = seeds("step", "BayesNet", aurc=[1.0, 2.0, 3.0])
+    group = published.uniformity(frame).set_index(["by", "name"]).loc[("group", "step BayesNet")]
+    assert group.distance == 1.0 and group.p == 1 / 4  # beyond all seeds in all seven
+    # a seed: aurc 1, 2, 3 have 2 place - 1 = -1, -1/3, 1/3; the other six (4 runs, 3 tied, published beyond): 1/3
+    assert group.expected == pytest.approx((1 + (1 + 6 / 3) / 7 + 2 * (1 / 3 + 6 / 3) / 7) / 4)
+    counts = published.fifths(frame)
+    assert counts["published"].sum() == 7 and counts["expected"].sum() == pytest.approx(7)
+    assert counts["published"].to_list()[1:4] == [0, 0, 0]
+
+
+def test_diagnosis_measures_in_logarithms_where_it_can():
+    values = {"aurc": np.exp([1.0, 2.0, 3.0]), "intercept_a": [-1.0, 0.0, 1.0]}
+    found = published.diagnosis(seeds("step", "BayesNet", **values), "step", "BayesNet").set_index("metric")
+    assert found.at["aurc", "scale"] == "log" and found.at["aurc", "z"] == pytest.approx(np.log(8.2) - 2)
+    assert found.at["intercept_a", "scale"] == "linear" and found.at["intercept_a", "z"] == pytest.approx(-3.5)
+    assert found.at["aurc", 2] == pytest.approx(np.e**3) and found.at["aurc", "z_seeds"] == pytest.approx([-1, 0, 1])
+    with pytest.raises(UserError, match="no two seeds of LP-FDNet on step"):
+        published.diagnosis(seeds("step", "LP-FDNet", aurc=[1.0]), "step", "LP-FDNet")
+
+
+def test_reasons_stand_beside_the_numbers_outside(tmp_path):
+    path = tmp_path / "reasons.csv"
+    path.write_text(
+        "dataset,model,metric,reason\n"
+        "step,BayesNet,aurc,\"a seed, by chance\"\nstep,BayesNet,slope_b,was outside once\n"
+    )  # fmt: skip
+    reasons = published.load_reasons(path)
+    comparison = published.compare(seeds("step", "BayesNet", aurc=[1.0, 2.0], slope_b=[70.0, 80.0]))
+    explained = published.with_reasons(comparison, reasons)
+    assert pick(explained, "step", "BayesNet", "aurc").reason == "a seed, by chance"
+    assert (explained["reason"] != "").sum() == 1
+    assert published.stale_reasons(comparison, reasons)["metric"].to_list() == ["slope_b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dataset,model,metric\n", "has columns"),
+        ("dataset,model,metric,reason\nstep,BayesNet,auc,x\n", "is not published"),
+        ("dataset,model,metric,reason\nstep,BayesNet,aurc, \n", "without a reason"),
+        ("dataset,model,metric,reason\nstep,BayesNet,aurc,x\nstep,BayesNet,aurc,y\n", "a second time"),
+    ],
+)
+def test_unusable_reasons_are_refused(tmp_path, text, said):
+    (tmp_path / "reasons.csv").write_text(text)
+    with pytest.raises(UserError, match=said):
+        published.load_reasons(tmp_path / "reasons.csv")
+
+
+def test_the_committed_reasons_can_be_read():
+    published.load_reasons()
+
+
+def test_misses_are_measured_from_the_seeds_range():
+    table = report.miss_table(published.compare(seeds("step", "BayesNet", slope_b=[10.0, 20.0, 30.0])))  # 71.82
+    row = next(row for row in table.rows if row[2] == "slope_b")
+    assert row[3:6] == ("71.82", "20.00", "[10.00, 30.00]")
+    assert row[6] == "41.81 above the largest of 3 seeds, 2.1 times the seeds' range"
+    assert str(len(table.rows)) in table.title
+
+
+def test_the_score_table_ends_with_the_total():
+    table = report.score_table(published.compare(seeds("step", "BayesNet", spearman=[0.987] * 3)))
+    assert table.rows[-1] == ("", "total", "7", "1 (14%)", "45%", "1 (14%)", "50%", "6 (86%)", "245")
+
+
+def test_the_page_and_the_file_hold_every_number(tmp_path):
+    csv, page = report.write_comparison(tmp_path, perfect_seeds(3), "published")
+    written = pd.read_csv(csv, dtype={"printed": str}, keep_default_na=False)
+    assert len(written) == 252 and set(written["verdict"]) == {published.CENTRAL} and set(written["place"]) == {0.5}
+    lines = page.read_text().splitlines()
+    for number in published.load_published().itertuples():
+        start = f"| {number.dataset} | {number.model} | {number.metric} | {number.printed} |"
+        assert sum(line.startswith(start) for line in lines) == 1, start
