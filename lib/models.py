@@ -173,7 +173,7 @@ _WIDTHS = {  # hidden, hyper, latent of the published runs (paper, table "Model 
 
 
 def published_spec(name: str, protocol: Protocol) -> ModelSpec:
-    """The model with the published widths.
+    """The model with the published widths, hypernetworks as many times as wide as the protocol says.
 
     Raises:
         UserError: for an unknown name.
@@ -181,6 +181,7 @@ def published_spec(name: str, protocol: Protocol) -> ModelSpec:
     if name not in _WIDTHS:
         raise UserError(f"unknown model {name!r}; expected one of {', '.join((*MODEL_NAMES, BASELINE))}")
     hidden, hyper, latent = _WIDTHS[name]
+    hyper = hyper and max(1, round(protocol.hyper_factor * hyper))
     members = protocol.ensemble_members if name == "DeepEnsembleNet" else 1
     return ModelSpec(name, (hidden,), hyper, latent, members)
 
@@ -191,7 +192,8 @@ def model_spec(name: str, n_features: int, protocol: Protocol) -> ModelSpec:
     On one input the published widths are the paper's table, which already meets the budget.
     """
     spec = published_spec(name, protocol)
-    if protocol.widths == "published" or (n_features == 1 and protocol.budget == 1000):
+    in_budget = n_features == 1 and protocol.budget == 1000 and protocol.hyper_factor == 1
+    if protocol.widths == "published" or in_budget:
         return spec
     return solve_widths(spec, n_features, protocol.budget, protocol)
 

@@ -28,6 +28,7 @@ class Protocol:
     widths: str = "published"  # the same widths on every data set, or "budget": solved for `budget` parameters
     budget: int = 1000  # target parameter count P
     budget_tolerance: float = 0.05
+    hyper_factor: float = 1.0  # width of every hypernetwork in published ones, rounded
     ensemble_members: int = 10  # M
     ensemble_dropout: float = 0.1  # members' dropout while training
     dropout: float = 0.1  # MLPDropoutNet, always on
@@ -72,7 +73,7 @@ class Protocol:
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
         positive = ("budget", "ensemble_members", "train_draws", "epochs", "batch_size", "eval_draws")
-        for name in (*positive, "learning_rate", "prior_scale", "noise_variance"):
+        for name in (*positive, "hyper_factor", "learning_rate", "prior_scale", "noise_variance"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}; expected a positive number")
         for name in ("warmup", "beta_max", "floor", "variance_offset"):

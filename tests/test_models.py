@@ -93,6 +93,16 @@ def test_any_depth_and_inputs_and_replicates(name, hidden, noise):
                 torch.testing.assert_close(stacked_kl[r], kl)
 
 
+def test_hypernetworks_are_as_many_times_as_wide():
+    double = replace(PUBLISHED, hyper_factor=2.0)
+    assert model_spec("LP-FDNet", 1, double) == ModelSpec("LP-FDNet", (24,), hyper=10)
+    assert model_spec("LP-FDNet", 1, replace(PUBLISHED, hyper_factor=0.01)).hyper == 1
+    assert model_spec("BayesNet", 1, double) == model_spec("BayesNet", 1, PUBLISHED)
+    half = replace(double, widths="budget")
+    assert half.label == "published+widths=budget+hyper_factor=2.0"
+    assert abs(count_parameters(model_spec("LP-FDNet", 1, half), 1, half) - 1000) <= 50
+
+
 def _copy_hypernet(source, target):
     target.hypernet.hidden.load_state_dict(source.hypernet.hidden.state_dict())
 
