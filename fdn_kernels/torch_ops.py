@@ -2,8 +2,9 @@
 
 Inside, a layer is laid out in *columns*, draws and examples last: parameters ``(R, P, k, B)``, inputs
 ``(R, d_in, k, B)``. Every elementwise pass is then contiguous, one number of ``eps`` scales a whole row, and sums over
-inputs or parameters run over rows. Training is one autograd function with its backward written out; passes without
-gradients, and the op's functions :func:`linear` and :func:`linear_backward`, run in blocks of draws and examples.
+inputs or parameters run over rows. Training is one autograd function with its backward written out, in float64 on the CPU with
+the loops of :mod:`fdn_kernels.compiled`; passes without gradients, and the op's functions :func:`linear` and
+:func:`linear_backward`, run in blocks of draws and examples.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import Parameter
 
-from fdn_kernels import philox, reference
+from fdn_kernels import compiled, philox, reference
 from fdn_kernels.reference import WeightGaussian, split_parameters
 
 CACHE_ELEMENTS = 1 << 17  # sampled parameters alive at once in a pass without gradients
 BLOCK_ELEMENTS = 1 << 18  # parameters of one block of linear and linear_backward, which hold about ten such tensors
+FLOOR = 1e-3  # smallest floor beside which the rounding of log(1 + exp(rho)) is nothing
 LOG_GROUP = 64  # standard deviations multiplied before one logarithm is taken
 
 
@@ -71,6 +74,16 @@ def gaussian_linear(a: Tensor, q: WeightGaussian, noise: str, eps: Tensor | None
     if noise == "local":
         return torch.addcmul(matvec(q.mean, a), matvec(q.scale.square(), a.square()).sqrt(), eps)
     return matvec(torch.addcmul(q.mean, q.scale, eps), a)
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether compiled loops may read a tensor's memory: float64, on the CPU, and no tracer's."""
+    return t.dtype == torch.float64 and t.is_cpu and type(t) in (Tensor, Parameter)
+
+
+def _is_compiled(*tensors: Tensor, floor: float) -> bool:
+    """Whether the layer is one for the compiled loops."""
+    return floor >= FLOOR and all(map(_is_plain, tensors)) and math.prod(tensors[0].shape) > 0
 
 
 def _columns(t: Tensor) -> Tensor:
@@ -126,7 +139,7 @@ def _gaussian(matrix: Tensor, z1: Tensor, batch: int, p: int, floor: float) -> t
     """
     out = _hypernet(matrix, z1, batch)
     rho = out.narrow(1, out.shape[1] - p, p)
-    if floor >= 1e-3 and out.dtype == torch.float64 and out.is_cpu and type(out) is Tensor:
+    if floor >= FLOOR and _is_plain(out):
         scale = rho.exp_().add_(1).log().add_(floor)
         n = p // LOG_GROUP * LOG_GROUP
         log_sum = scale.narrow(1, n, p - n).prod(1).log_()
@@ -212,7 +225,7 @@ class _FDNLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_y, grad_kl):
         a, z1, matrix, gaussian, scale, theta, y_scale, eps = ctx.saved_tensors
-        d_in, p, (k, batch) = a.shape[1], scale.shape[1], gaussian.shape[2:]
+        d_in, p, k = a.shape[1], scale.shape[1], gaussian.shape[2]
         grad_y, grad_kl = _columns(grad_y), grad_kl.unsqueeze(1)  # (R, d_out, K, B), (R, 1, k, B)
         out = torch.empty_like(gaussian)
         mean, rho = gaussian.narrow(1, 0, p), gaussian.narrow(1, p, p)  # (R, P, k, B)
@@ -235,19 +248,65 @@ class _FDNLinear(torch.autograd.Function):
             grad_scale.addcdiv_(grad_scale, rho, value=-1)
         else:
             grad_scale.mul_(rho.sigmoid())
-        out = out.flatten(2)  # (R, 2P, k B)
 
-        grad_a = grad_z = None
+        grad_a = None
         if ctx.needs_input_grad[0]:
             grad_a = _transposed(theta, grad_y, d_in)  # (R, d_in, K, B)
             if y_scale is not None:
                 grad_a = grad_a + 2 * a * _transposed(scale.square(), grad_var, d_in)
             grad_a = _rows(_sum_draws(grad_a, a.shape[2]))
-        if ctx.needs_input_grad[1]:
-            grad_z = torch.bmm(matrix.mT, out)[:, :-1]  # (R, h, k B)
-            grad_z = _rows(grad_z.view(len(out), -1, k, batch))
-        grad_matrix = _reordered(torch.bmm(out, z1.mT), d_in, inverse=True)  # (R, 2P, h + 1)
-        return grad_a, grad_z, grad_matrix[..., :-1], grad_matrix[..., -1], None, None, None, None
+        grads = _hypernet_backward(out, matrix, z1, d_in, ctx.needs_input_grad[1])
+        return grad_a, *grads, None, None, None, None
+
+
+class _CompiledLinear(torch.autograd.Function):
+    """The layer with sampled weights, a distribution for every draw (k = K), in compiled loops."""
+
+    @staticmethod
+    def forward(ctx, a, z, weight, bias, eps, floor, prior_scale):
+        a, eps = _columns(a).contiguous(), _columns(eps).contiguous()  # (R, d_in, K, B), (R, P, K, b)
+        matrix, z1 = _hypernet_matrix(weight, bias, a.shape[1]), _with_one(z)
+        (r, _, k, batch), p = a.shape, eps.shape[1]
+        gaussian = _hypernet(matrix, z1, batch)  # (R, 2P, K, B)
+        rho = gaussian.narrow(1, p, p)
+        scale = rho.exp_().add_(1).log().add_(floor)  # (R, P, K, B); u = 1 + exp(rho) takes rho's place
+        y, kl = a.new_empty(r, p // (a.shape[1] + 1), k, batch), a.new_empty(r, k, batch)
+        _call(compiled.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
+        if not math.isfinite(kl.sum().item()):  # out of the range of exp or of the product of sigmas, or NaN
+            scale = F.softplus(_hypernet(matrix[:, p:], z1, batch)).add_(floor)
+            _call(compiled.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
+            kl = _gaussian_kl(gaussian.narrow(1, 0, p), scale, None, prior_scale)
+        ctx.save_for_backward(a, z1, matrix, gaussian, scale, eps)
+        ctx.prior_scale = prior_scale
+        return _rows(y), kl
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_y, grad_kl):
+        a, z1, matrix, gaussian, scale, eps = ctx.saved_tensors
+        need_a, need_z = ctx.needs_input_grad[:2]
+        grad, grad_a = torch.empty_like(gaussian), torch.zeros_like(a) if need_a else a
+        incoming = _columns(grad_y).contiguous(), grad_kl.contiguous()
+        _call(compiled.sample_with_kl_backward, *incoming, gaussian, scale, a, eps, ctx.prior_scale, need_a, grad, grad_a)
+        grad_z, grad_weight, grad_bias = _hypernet_backward(grad, matrix, z1, a.shape[1], need_z)
+        return _rows(grad_a) if need_a else None, grad_z, grad_weight, grad_bias, None, None, None
+
+
+def _hypernet_backward(
+    grad: Tensor, matrix: Tensor, z1: Tensor, d_in: int, need_z: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Gradients of z (R, k, B, h), weight and bias from that of the hypernetwork's outputs, (R, 2P, k, B)."""
+    flat, grad_z = grad.flatten(2), None  # (R, 2P, k B)
+    if need_z:
+        grad_z = torch.bmm(matrix.mT, flat)[:, :-1]  # (R, h, k B)
+        grad_z = _rows(grad_z.unflatten(2, grad.shape[2:]))
+    grad_matrix = _reordered(torch.bmm(flat, z1.mT), d_in, inverse=True)  # (R, 2P, h + 1)
+    return grad_z, grad_matrix[..., :-1], grad_matrix[..., -1]
+
+
+def _call(loop, *arguments) -> None:
+    """A compiled loop on tensors."""
+    loop(*(t.numpy() if isinstance(t, Tensor) else t for t in arguments))
 
 
 def _is_written_out(noise: str, kl: str, z_draws: int, draws: int) -> bool:
@@ -266,21 +325,24 @@ def _forward(
     variance = torch.empty_like(y) if noise == "moments" else y.new_empty(0)
     term = y.new_empty((r, draws if kl == "sampled" else z_draws, batch) if kl != "none" else 0)
     sampled = noise in ("shared", "independent")
+    in_loops = noise == "shared" and kl == "none" and _is_compiled(a, z, weight, bias, eps, floor=floor)
     step = _fitting(CACHE_ELEMENTS, r * p * batch, a)
     for k in _slices(z_draws, step):
         z1 = _with_one(z[:, k])
-        if sampled and z_draws > 1 and kl == "none":  # the means need not exist
-            x, e = _draws(a, k), _columns(eps[:, k])
-            spread = _gaussian(matrix[:, p:], z1, batch, p, floor)[1].mul_(e)  # (R, P, k, B)
-            torch.add(_mean_output(matrix[:, :p], z1, x), _apply(spread, x), out=y[:, :, k])
+        if in_loops:
+            draws_here = k if z_draws > 1 else slice(None)
+            gaussian = _hypernet(matrix, z1, batch)  # (R, 2P, k, B)
+            scale = gaussian.narrow(1, p, p).exp_().add_(1).log_().add_(floor)  # in place of rho
+            if not math.isfinite(scale.sum().item()):
+                torch.add(F.softplus(_hypernet(matrix[:, p:], z1, batch)), floor, out=scale)
+            part = a.new_empty(r, y.shape[1], len(range(draws)[draws_here]), batch)
+            _call(compiled.sample, gaussian, _draws(a, draws_here).contiguous(), eps[:, draws_here, 0], part)
+            y[:, :, draws_here] = part
             continue
         gaussian, scale, log_sum = _gaussian(matrix, z1, batch, p, floor)
         mean = gaussian[:, :p]  # (R, P, k, B)
         if kl == "analytic":
             term[:, k] = _gaussian_kl(mean, scale, log_sum, prior_scale)
-        if noise == "shared" and a.shape[2] == z_draws == 1 < draws and kl != "sampled":
-            torch.matmul(*_draws_as_gemm(mean, scale, a, eps), out=y)
-            continue
         for j in [k] if z_draws > 1 else _slices(draws, step if sampled else draws):
             x = _draws(a, j)  # (R, d_in, k, B)
             if sampled:
@@ -302,30 +364,6 @@ def _forward(
 def _draws(t: Tensor, k: slice) -> Tensor:
     """Draws of (R, n, 1 or K, B)."""
     return t[:, :, k] if t.shape[2] > 1 else t
-
-
-def _mean_output(matrix: Tensor, z1: Tensor, a: Tensor) -> Tensor:
-    """mu_W a + mu_b without mu, which is bilinear in a and [z, 1]: (R, d_out, k, B)."""
-    p, width = matrix.shape[1:]
-    d_in, batch = a.shape[1], a.shape[3]
-    d_out, draws = p // (d_in + 1), z1.shape[2] // batch
-    of_weights, of_biases = matrix.split([d_out * d_in, d_out], 1)
-    of_weights = of_weights.unflatten(1, (d_out, d_in)).mT.flatten(1, 2)  # (R, d_out (h + 1), d_in)
-    a = a.expand(-1, -1, draws, -1).flatten(2)  # (R, d_in, k B)
-    projected = torch.baddbmm(of_biases.flatten(1).unsqueeze(2), of_weights, a)  # (R, d_out (h + 1), k B)
-    return (projected.unflatten(1, (d_out, width)) * z1.unsqueeze(1)).sum(2).unflatten(2, (draws, batch))
-
-
-def _draws_as_gemm(mean: Tensor, scale: Tensor, a: Tensor, eps: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors (R, d_out, K, d_in + 2) and (R, d_out, d_in + 2, B) of y where only eps depends on the draw."""
-    d_in = a.shape[1]
-    d_out = mean.shape[1] // (d_in + 1)
-    eps_w, eps_b = eps.squeeze(2).split([d_out * d_in, d_out], 2)  # (R, K, d_out d_in), (R, K, d_out)
-    eps_w = eps_w.unflatten(2, (d_out, d_in))
-    left = torch.cat([eps_w, eps_b.unsqueeze(3), torch.ones_like(eps_b).unsqueeze(3)], 3).transpose(1, 2)
-    scale_w, scale_b = scale.squeeze(2).split([d_out * d_in, d_out], 1)  # (R, d_out d_in, B), (R, d_out, B)
-    scaled = scale_w.unflatten(1, (d_out, d_in)) * a.squeeze(2).unsqueeze(1)  # (R, d_out, d_in, B)
-    return left, torch.cat([scaled, scale_b.unsqueeze(2), _apply(mean, a)], 2)
 
 
 def _fitting(elements: int, size: int, like: Tensor) -> int:
@@ -350,10 +388,13 @@ def fdn_linear(
 ) -> tuple[Tensor, Tensor | None]:
     """As :func:`fdn_kernels.reference.fdn_linear`."""
     training = torch.is_grad_enabled()
-    if training and not _is_written_out(noise, kl, z.shape[-3], eps.shape[-3] if eps is not None else 1):
+    in_loops = noise == "shared" and _is_compiled(a, z, weight, bias, eps, floor=floor) and (
+        kl == "analytic" and a.shape[-3] == z.shape[-3] == eps.shape[-3] if training else kl == "none"
+    )
+    if training and not in_loops and not _is_written_out(noise, kl, z.shape[-3], eps.shape[-3] if eps is not None else 1):
         return reference.fdn_linear(a, z, weight, bias, noise, eps, kl, floor, prior_scale)
     no_weights, rows = noise in ("local", "none"), a.shape[-3] > 1 < a.shape[-1] and a.stride(-1) == 1
-    if not training and z.shape[-3] == 1 and (no_weights or rows and kl != "sampled"):  # to columns would cost more
+    if not training and not in_loops and z.shape[-3] == 1 and (no_weights or rows and kl != "sampled"):  # to columns would cost more
         q = reference.hypernet_gaussian(z, weight, bias, a.shape[-1], floor)
         if no_weights:
             y = gaussian_linear(a, q, noise, eps)
@@ -372,7 +413,9 @@ def fdn_linear(
 
         a, z, weight, bias = canonical(a, 3), canonical(z, 3), canonical(weight, 2), canonical(bias, 1)
         eps = None if eps is None else canonical(eps, 3)
-    if training:
+    if training and in_loops:
+        y, term = _CompiledLinear.apply(a, z, weight, bias, eps, floor, prior_scale)
+    elif training:
         y, term = _FDNLinear.apply(a, z, weight, bias, eps, noise, floor, prior_scale)
     else:
         draws = max(t.shape[1] for t in (a, z, eps) if t is not None)

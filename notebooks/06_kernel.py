@@ -440,7 +440,8 @@ elif interpret:
 # without a word. So each shipped tile is compiled ahead of time for two architectures (sm_80: A100, sm_90: H100), and
 # the machine code is read: registers per thread (255 at most), loads and stores of spilled registers, bytes of
 # shared memory per block (163 and 227 KiB at most). This needs Triton, but no GPU. `python -m fdn_kernels.aot` does it
-# for all tiles, variants and precisions; here is the heaviest variant of each tile, named by its noise, KL and output.
+# for all tiles and precisions, with `--every` in all variants; here is the heaviest variant of each tile, named by its
+# noise, KL and output.
 
 # %%
 if not has_triton:

@@ -182,7 +182,10 @@ def test_nan_passes_through_only_where_it_is(noise, conditioning):
 def test_vmap_and_opcheck():
     inputs = make((2,), 2, 3, 2, 2, 3, "LP")
     seed = torch.arange(2)
-    layer = lambda a, z, w, c, s: fdn_linear(a, z, w, c, noise="shared", seed=s, backend="triton")  # noqa: E731
+
+    def layer(a, z, weight, bias, seed):
+        return fdn_linear(a, z, weight, bias, noise="shared", seed=seed, backend="triton")
+
     mapped = torch.func.vmap(layer)(*inputs, seed)
     for i in range(2):
         expected = layer(*(t[i] for t in inputs), seed[i])
