@@ -4,6 +4,7 @@
 PYTHON ?= $(shell python3.11 -V >/dev/null 2>&1 && echo python3.11 || echo python3)
 OUT ?= out
 TORCH_INDEX ?=
+PROFILE ?= local
 
 VENV := .venv
 STAMP := $(VENV)/.complete
@@ -18,10 +19,10 @@ endif
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce publish test smoke lab clean
+.PHONY: help env reproduce paper slurm-test publish test smoke lab clean
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  OUT=DIR          where a run writes (default: out)"
 	@echo "  PYTHON=python3   the interpreter that makes .venv (3.11 or newer; tested: 3.11)"
@@ -43,11 +44,14 @@ $(STAMP): pyproject.toml requirements.lock
 ifneq ($(TORCH_INDEX),)
 	$(VENV)/bin/python -m pip install --index-url '$(TORCH_INDEX)' --no-deps -c requirements.lock torch
 endif
-	$(VENV)/bin/python -m pip install -c requirements.lock -e .
+	$(VENV)/bin/python -m pip install -c requirements.lock -e '.[workflow]'
 	@touch $@
 
 reproduce: $(READY) ## Run the six tasks; tables and figures go to out/ (at most 20 minutes on 2 cores)
 	$(PY) -m lib reproduce --out '$(OUT)'
+
+paper: $(READY) ## The whole study, 996 runs, on all cores, or on a cluster with PROFILE=slurm
+	$(PY) -m lib paper --out '$(OUT)' --profile '$(PROFILE)'
 
 publish: $(READY) ## Copy a run's results, figures and notebooks to the tracked places
 	$(PY) -m lib publish --out '$(OUT)'
@@ -65,6 +69,9 @@ test: $(READY) ## Run all tests and every notebook (at most 15 minutes on 2 core
 	test -z "$(LAX)" || $(NBVAL) --nbval-lax $(LAX) || failed="$$failed notebooks"; \
 	echo "make test: $$(( $$(date +%s) - start )) s, $${failed:+failed:}$${failed:-all passed}"; \
 	test -z "$$failed"
+
+slurm-test: $(READY) ## The workflow on a one-node SLURM (as root on Debian: apt-get install slurm-wlm munge)
+	$(PY) -m pytest -q -m slurm tests/test_workflow_slurm.py
 
 smoke: $(READY) ## Walk the whole path with few epochs (under 2 minutes)
 	$(PY) -m lib smoke

@@ -79,12 +79,17 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
 
 
 def has_cell(out: Path, protocol: str, dataset: str, model: str, seed: int, fingerprint: str) -> bool:
-    """Whether a cell of these numerics and data exists."""
-    path = _path(out, "cells", protocol, dataset, model, seed, "json")
-    if not path.exists():
-        return False
-    cell = json.loads(path.read_text())
-    return cell["numerics"] == NUMERICS and cell["fingerprint"] == fingerprint
+    """Whether a cell of these numerics and data exists; one that cannot be read, as after a power cut, does not."""
+    cell = _read_cell(_path(out, "cells", protocol, dataset, model, seed, "json"))
+    return cell is not None and cell["fingerprint"] == fingerprint
+
+
+def _read_cell(path: Path) -> dict | None:
+    try:
+        cell = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return cell if cell["numerics"] == NUMERICS else None
 
 
 def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str, content: dict) -> None:
@@ -98,13 +103,23 @@ def _order(names: tuple[str, ...]) -> dict[str, int]:
 
 
 def collect(out: Path) -> pd.DataFrame:
-    """Gather all cells of a folder into its ``metrics.parquet`` and return them."""
-    cells = [json.loads(p.read_text()) for p in sorted(Path(out).glob("cells/*/*/*/*.json"))]
-    frame = pd.DataFrame([cell for cell in cells if cell["numerics"] == NUMERICS], columns=list(COLUMNS))
-    frame = sort(frame.astype({c: "float64" for c in SUMMARY_COLUMNS}))
-    with atomic(Path(out) / "metrics.parquet") as path:
-        frame.to_parquet(path, index=False)
+    """Gather all cells of a folder into its ``metrics.parquet`` and return them.
+
+    Any number of runs may do so at once: who wrote last has seen every cell that was complete by then.
+    """
+    before = None
+    while (found := _cells(out)) != before:  # written since we looked, by a run whose file we may have replaced
+        frame = pd.DataFrame(filter(None, map(_read_cell, sorted(found))), columns=list(COLUMNS))
+        frame = sort(frame.astype({c: "float64" for c in SUMMARY_COLUMNS}))
+        with atomic(Path(out) / "metrics.parquet") as path:
+            frame.to_parquet(path, index=False)
+        before = found
     return frame
+
+
+def _cells(out: Path) -> dict[Path, int]:
+    """When each cell was written, in ns."""
+    return {path: path.stat().st_mtime_ns for path in Path(out).glob("cells/*/*/*/*.json")}
 
 
 def sort(frame: pd.DataFrame) -> pd.DataFrame:

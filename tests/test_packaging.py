@@ -34,6 +34,12 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def requirements() -> list[Requirement]:
+    """Of the project and its extras, all of which `make env` installs."""
+    extras = project()["optional-dependencies"].values()
+    return [Requirement(text) for group in (project()["dependencies"], *extras) for text in group]
+
+
 def test_lock_is_nothing_but_exact_pins():
     pin = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.]*")  # no hash, marker or local tag
     assert [line for line in lock_lines() if not pin.fullmatch(line)] == []
@@ -43,7 +49,7 @@ def test_lock_is_nothing_but_exact_pins():
 
 def test_lock_pins_every_dependency_at_an_allowed_version():
     pins = locked()
-    for requirement in map(Requirement, project()["dependencies"]):
+    for requirement in requirements():
         pin = pins.get(canonicalize_name(requirement.name))
         assert pin is not None, f"requirements.lock lacks {requirement.name}; pin it there"
         assert requirement.specifier.contains(pin), f"{requirement} does not allow the pinned {pin}"
@@ -69,7 +75,7 @@ def made_from_the_lock() -> bool:
 def test_lock_pins_what_the_dependencies_need_in_turn():
     if not made_from_the_lock():
         pytest.skip("this environment is not the one that the lock describes: make env, Linux, Python 3.11")
-    todo = [Requirement(text) for text in project()["dependencies"]]
+    todo = requirements()
     seen: dict[str, set[str]] = {}  # package -> extras already followed
     while todo:
         requirement = todo.pop()
@@ -86,8 +92,12 @@ def test_lock_pins_what_the_dependencies_need_in_turn():
     assert sorted(set(seen) - set(locked())) == []
 
 
-def test_one_list_of_dependencies_and_triton_where_it_has_wheels():
-    assert "optional-dependencies" not in project()
+def test_make_env_installs_every_extra():
+    [extras] = re.findall(r"-e '\.\[(.*)\]'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(extras.split(",")) == sorted(project()["optional-dependencies"])
+
+
+def test_triton_is_a_dependency_where_it_has_wheels():
     [marker] = [it.marker for it in map(Requirement, project()["dependencies"]) if it.name == "triton"]
 
     def wanted(system: str, machine: str) -> bool:
