@@ -1,121 +1,467 @@
-"""What stacking buys: stacked training against the plain loop over seeds, in one process on one thread.
+"""Where the study's processor time goes, against the plain program of :mod:`lib.plain`; its growth; its memory.
 
-The plain loop is Algorithm 1 as one would first write it: one module, one optimiser, one seed at a time, the op's
-reference backend. Nothing is timed before both have given the same numbers.
+Both programs run the same cells in one process on one thread, in turns. Nothing is timed before both have given the
+same numbers. What is measured is a sample: few epochs of one block of seeds, and of one seed for the plain program;
+the whole study is that sample times epochs and seeds.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import multiprocessing
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pandas as pd
 import torch
+from torch.nn.utils import vector_to_parameters
+from tqdm import tqdm
 
-from lib import metrics
+from lib import experiment, published, results
+from lib.arguments import parse_seeds
 from lib.data.dataset import Dataset
-from lib.models import ModelSpec, build_network
-from lib.noise import Streams, seed_sequence
-from lib.objectives import beta_at
+from lib.experiment import Block
+from lib.models import ModelSpec, count_parameters, model_spec
+from lib.plain import plain_fit
 from lib.posteriors import FDNLinear
-from lib.prediction import noise_kind
+from lib.prediction import Prediction
 from lib.protocol import Protocol
+from lib.study import SEEDS as STUDY_SEEDS
 from lib.training import fit
+from lib.typesetting import Table
+
+PHASES = ("training", "validation", "selection", "test", "overhead")
+SIZES = {"seeds": (1, 5, 20, 100), "draws": (10, 100, 1000), "examples": (256, 1024, 4096), "width": (1, 2, 4)}
+QUICK_SIZES = {"seeds": (1, 20), "draws": (10, 100), "examples": (256, 1024), "width": (1, 2)}
+GROWTH_SEEDS = 5  # where something else than seeds grows
+MEMORY_LIMIT = 4.0  # GB
+MEMORY_CASES = ((20, 50), (1000, 50), (1, 100_000))  # seeds, test points
+QUICK_MEMORY_CASES = ((20, 50), (1, 100_000))
 
 
-@dataclass(frozen=True)
-class PlainFit:
-    """Result of :func:`plain_fit`: parameters ``(n,)`` of the best epoch, all scores, seconds."""
+def check(spec: ModelSpec, dataset: Dataset, protocol: Protocol, seeds: Sequence[int]) -> None:
+    """Raise AssertionError unless the stacked and the plain program give the same numbers, to 1e-6.
 
-    flat: torch.Tensor
-    best_epoch: int
-    scores: np.ndarray  # (epochs,)
-    seconds: dict[str, float]
-
-
-def plain_fit(spec: ModelSpec, dataset: Dataset, protocol: Protocol, seed: int, validate: bool = True) -> PlainFit:
-    """Train one seed of a model that is no ensemble with the beta-ELBO (paper, algorithm 1); what :func:`lib.training.fit` stacks.
-
-    Same random streams, so the same numbers up to rounding.
+    Compared are the validation score of every epoch and the kept parameters. Where a prediction draws dropout masks, each
+    program its own, the scores agree to a few percent and the predictions' mean and variance as far as K draws tell.
     """
-    p, dtype = protocol, getattr(torch, protocol.dtype)
-    shuffle, train_noise, val_noise = (
-        Streams([seed_sequence(dataset.name, spec.name, seed, purpose)], (), dtype)
-        for purpose in ("shuffle", "train", "validate")
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(seed_sequence(dataset.name, spec.name, seed, "init").generate_state(1)[0]))
-        network = build_network(spec, dataset.n_features, p).to(dtype)
-    for layer in network.layers:
-        layer.backend = "reference"
-    adam = torch.optim.Adam(network.parameters(), lr=p.learning_rate)
-    x_train, y_train = (torch.as_tensor(t, dtype=dtype) for t in (dataset.x_train, dataset.y_train))
-    x_val = torch.as_tensor(dataset.x_val[dataset.id_val], dtype=dtype)
-    y_val = dataset.y_val[dataset.id_val]
-    kind, draws, update = noise_kind(p.noise), p.eval_draws if network.stochastic else 1, 0
-    best, best_epoch, kept, scores = np.inf, 0, None, []
-    seconds = {"training": 0.0, "validation": 0.0}
-    for epoch in range(1, p.epochs + 1):
-        start = time.perf_counter()
-        for batch in shuffle.permutations(len(x_train)).split(p.batch_size):
-            update += 1
-            beta = beta_at(epoch if p.warmup_unit == "epochs" else update, p.beta_schedule, p.warmup, p.beta_max)
-            noise = network.draw_noise(train_noise, kind, p.train_draws, len(batch), training=True)
-            output, kl = network(x_train[batch], noise, "analytic")  # (K, B, 1), (k, b)
-            loss = (output[..., 0] - y_train[batch]).square().mean()
-            if kl is not None:
-                loss = loss + beta * kl.mean()
-            adam.zero_grad()
-            loss.backward()
-            if p.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(network.parameters(), p.clip_norm)
-            adam.step()
-        trained = time.perf_counter()
-        seconds["training"] += trained - start
-        if validate:
-            with torch.no_grad():
-                noise = network.draw_noise(val_noise, kind, draws, len(x_val), training=False)
-                sampled = network(x_val, noise)[0][..., 0].numpy()  # (K, N_val)
-            score = (metrics.crps if draws > 1 else metrics.mse)(sampled, y_val).mean()
-            scores.append(score)
-            if score < best:
-                best, best_epoch = score, epoch
-                kept = torch.nn.utils.parameters_to_vector(network.parameters()).detach().clone()
-            seconds["validation"] += time.perf_counter() - trained
-    flat = torch.nn.utils.parameters_to_vector(network.parameters()).detach() if kept is None else kept
-    return PlainFit(flat, best_epoch, np.array(scores), seconds)
+    stacked = fit(spec, dataset, protocol, seeds)
+    own_masks = spec.name == "MLPDropoutNet"
+    for r, seed in enumerate(seeds):
+        plain = plain_fit(spec, dataset, protocol, seed, program_noise=True)
+        kept = plain.history[stacked.best_epoch[r] - 1]  # (M, n)
+        torch.testing.assert_close(stacked.flat[r].reshape(kept.shape), kept, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(stacked.scores[r], plain.scores, rtol=0.1 if own_masks else 1e-6)
+        if own_masks:
+            vector_to_parameters(kept[0], plain.networks[0].parameters())
+            x = dataset.x_test[dataset.id_test]
+            _same_moments(stacked.predict(seed, x).draws, plain.predict(x))
 
 
-def stacking(specs: Sequence[ModelSpec], dataset: Dataset, protocol: Protocol, seeds: Sequence[int]) -> pd.DataFrame:
-    """How many times longer the plain loop takes than stacked training, per model, and stacked training with the op's reference
-    backend than with its fast one (``op_``).
+def _same_moments(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Draws (K, N) of two programs, independent over N: means apart by their standard error, variances by a few percent."""
+    variances = [draws.var(0) for draws in (first, second)]  # (N,)
+    squared_error = sum(v / len(draws) for v, draws in zip(variances, (first, second)))
+    distance = ((first.mean(0) - second.mean(0)).square() / squared_error).mean().item()
+    ratio = (variances[0].sum() / variances[1].sum()).item()
+    spread = math.sqrt(1 / len(first) + 1 / len(second)) / math.sqrt(first.shape[1])  # of the ratio, a little less
+    if not (0.5 < distance < 1.5 and abs(ratio - 1) < 0.03 + 10 * spread):
+        raise AssertionError(
+            f"two programs' draws differ: squared distance of their means {distance:.3g} squared standard errors, "
+            f"expected about 1; ratio of their variances {ratio:.3g}"
+        )
+
+
+def _processor_time(wall: dict[str, float], wall_total: float, total: float) -> dict[str, float]:
+    """Phases that a program measured as wall time, as shares of its processor time; overhead is the rest."""
+    phases = {phase: wall.get(phase, 0.0) * total / wall_total for phase in PHASES[:-1]}
+    return {**phases, "overhead": total - sum(phases.values())}
+
+
+def _program(block: Block, out: Path) -> dict[str, float]:
+    start = time.process_time()
+    experiment.run_block(block, out)
+    total = time.process_time() - start
+    [sidecar] = out.glob("sidecar/**/*.json")
+    wall = json.loads(sidecar.read_text())["seconds"]
+    return _processor_time(wall, wall["total"], total)
+
+
+def _plain(block: Block, out: Path) -> dict[str, float]:
+    dataset, protocol, [seed] = block.dataset, block.protocol, block.seeds
+    spec = model_spec(block.model, dataset.n_features, protocol)
+    n_params = count_parameters(spec, dataset.n_features, protocol)
+    start = time.process_time()
+    trained = plain_fit(spec, dataset, protocol, seed)
+    fitted = time.process_time()
+    draws = trained.predict(dataset.x_test)
+    prediction = Prediction(draws, torch.full_like(draws, protocol.noise_variance))
+    experiment.write_prediction(block, seed, trained.best_epoch, n_params, prediction, out)
+    test = time.process_time() - fitted
+    return {**trained.seconds, "test": test, "overhead": fitted - start - sum(trained.seconds.values())}
+
+
+def study(
+    datasets: Sequence[str], models: Sequence[str], protocol: Protocol, epochs: int, repeats: int, progress: bool = True
+) -> pd.DataFrame:
+    """Processor seconds of every phase of the study, of both programs, a row per data set, model and phase.
+
+    Columns: ``dataset``, ``model``, ``phase``; ``seeds`` and ``epochs`` of the study; ``block`` (seeds) and ``sample``
+    (epochs) as run; ``program_sample`` for that block and ``plain_sample`` for one seed, medians over repeats;
+    ``program`` and ``plain`` for the whole study; ``ratio``, plain / program. Training, validation and selection grow with
+    epochs and seeds, test and overhead with seeds. Start-up and data come once a process and once a data set.
 
     Raises:
-        AssertionError: if the two disagree by more than 1e-6 in any parameter.
+        AssertionError: if the programs disagree, see :func:`check`.
     """
     torch.set_num_threads(1)
+    rows, loaded = [], {}
+    processes = experiment.available_cores()
+    rows.append(_once("all", "start-up", _start_up(), 1 if processes == 1 else processes + 1))
+    for name in datasets:
+        start = time.process_time()
+        loaded[name] = experiment.load_dataset(name, protocol)
+        rows.append(_once(name, "data", time.process_time() - start, 1))
+    pairs = [(dataset, model) for dataset in loaded.values() for model in models]
+    for dataset, model in tqdm(pairs, unit="model", disable=None if progress else True, leave=False):
+        spec = model_spec(model, dataset.n_features, protocol)
+        sample = replace(protocol, epochs=epochs * spec.members)
+        seeds, full = parse_seeds(STUDY_SEEDS[dataset.name]), protocol.epochs // spec.members
+        times: dict[str, list[dict[str, float]]] = {"program": [], "plain": []}
+        with tempfile.TemporaryDirectory() as folder:
+            block = max(experiment.plan([dataset], [model], seeds, sample, Path(folder)), key=lambda b: len(b.seeds))
+            check(spec, dataset, sample, block.seeds[:1])
+            for i in range(repeats):
+                times["program"].append(_program(block, Path(folder, f"program{i}")))
+                times["plain"].append(_plain(replace(block, seeds=block.seeds[:1]), Path(folder, f"plain{i}")))
+        for phase in PHASES:
+            program, plain = (float(np.median([t[phase] for t in times[kind]])) for kind in ("program", "plain"))
+            growing = full / epochs if phase in PHASES[:3] else 1.0
+            rows.append({
+                "dataset": dataset.name, "model": model, "phase": phase, "seeds": len(seeds), "epochs": full,
+                "block": len(block.seeds), "sample": epochs, "program_sample": program, "plain_sample": plain,
+                "program": program * growing * len(seeds) / len(block.seeds), "plain": plain * growing * len(seeds),
+            })  # fmt: skip
+    frame = pd.DataFrame(rows).astype({c: "Int64" for c in ("seeds", "epochs", "block", "sample")})
+    return frame.assign(ratio=frame["plain"] / frame["program"])
+
+
+def _once(dataset: str, phase: str, seconds: float, processes: int) -> dict[str, object]:
+    row = {"dataset": dataset, "model": "all", "phase": phase, "program_sample": seconds, "plain_sample": seconds}
+    return {**row, "program": seconds * processes, "plain": seconds}
+
+
+def _start_up() -> float:
+    """Processor seconds until a fresh process is ready to train."""
+    import resource  # not on Windows
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", "import lib.experiment"], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def resized(dataset: Dataset, train: int | None = None, validation: int | None = None, test: int | None = None) -> Dataset:
+    """The data set with other numbers of points, its own cut or repeated; validation points are those that count."""
+    changes: dict[str, np.ndarray] = {}
+    kept = {"train": slice(None), "val": dataset.id_val, "test": slice(None)}
+    for part, n in (("train", train), ("val", validation), ("test", test)):
+        if n is not None:
+            names = [f"{kind}_{part}" for kind in ("x", "y", "id") if hasattr(dataset, f"{kind}_{part}")]
+            arrays = {name: getattr(dataset, name)[kept[part]] for name in names}
+            changes |= {name: np.resize(array, (n, *array.shape[1:])) for name, array in arrays.items()}
+    return replace(dataset, **changes)
+
+
+def growth(
+    models: Sequence[str],
+    dataset: Dataset,
+    protocol: Protocol,
+    epochs: int,
+    repeats: int,
+    sizes: dict[str, Sequence[int]],
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Processor seconds of training with validation against seeds, draws, examples and width.
+
+    Seeds run in the program's blocks; elsewhere 5 seeds. ``examples`` are training points, and a quarter as many for
+    validation; ``width`` multiplies the hidden layer's. An ensemble's draws are its members and do not grow.
+    Columns: ``dataset``, ``model``, ``axis``, ``size``, a column for each phase, and ``total``.
+    """
+    torch.set_num_threads(1)
+    cases = [
+        (model, axis, size) for model in models for axis in sizes for size in sizes[axis]
+        if not (axis == "draws" and model == "DeepEnsembleNet")
+    ]  # fmt: skip
     rows = []
-    for spec in specs:
-        plain = [plain_fit(spec, dataset, protocol, seed) for seed in seeds]
-        stacked = fit(spec, dataset, protocol, seeds)
-        for r, one in enumerate(plain):
-            torch.testing.assert_close(stacked.flat[r], one.flat, rtol=1e-6, atol=1e-8)
-        row: dict[str, object] = {"dataset": dataset.name, "model": spec.name, "seeds": len(seeds)}
-        totals = {"plain": 0.0, "stacked": 0.0}
-        for phase in ("training", "validation"):
-            times = {"plain": sum(one.seconds[phase] for one in plain), "stacked": stacked.seconds[phase]}
-            for name, value in times.items():
-                totals[name] += value
-            row[f"{phase}_ratio"] = times["plain"] / times["stacked"]
-        row["total_ratio"] = totals["plain"] / totals["stacked"]
-        if any(isinstance(layer, FDNLinear) for layer in stacked.stack.network.layers):  # the same stacked training with the op's definition in place of its fast path
-            with mock.patch.object(FDNLinear, "backend", "reference"):
-                reference = fit(spec, dataset, protocol, seeds)
-            torch.testing.assert_close(stacked.flat, reference.flat, rtol=1e-6, atol=1e-8)
-            for phase in ("training", "validation"):
-                row[f"op_{phase}_ratio"] = reference.seconds[phase] / stacked.seconds[phase]
-        rows.append(row)
+    for model, axis, size in tqdm(cases, unit="size", disable=None if progress else True, leave=False):
+        spec = model_spec(model, dataset.n_features, protocol)
+        if axis == "width":
+            spec = replace(spec, hidden=tuple(size * width for width in spec.hidden))
+        sample = replace(protocol, epochs=epochs * spec.members, **({"eval_draws": size} if axis == "draws" else {}))
+        data = resized(dataset, size, size // 4) if axis == "examples" else dataset
+        seeds = range(size if axis == "seeds" else GROWTH_SEEDS)
+        with tempfile.TemporaryDirectory() as folder:
+            blocks = experiment.plan([data], [model], seeds, sample, Path(folder))
+        fit(spec, data, replace(sample, epochs=spec.members), blocks[0].seeds)  # warm up
+        times = pd.DataFrame([_fits(spec, blocks) for _ in range(repeats)]).median()
+        rows.append({"dataset": data.name, "model": model, "axis": axis, "size": size, **times, "total": times.sum()})
+    return pd.DataFrame(rows).drop(columns="test")
+
+
+def _fits(spec: ModelSpec, blocks: Sequence[Block]) -> pd.Series:
+    """Processor seconds of the phases of training all blocks."""
+    total = pd.Series(0.0, PHASES)
+    for block in blocks:
+        start = time.perf_counter(), time.process_time()
+        trained = fit(spec, block.dataset, block.protocol, block.seeds)
+        wall, used = time.perf_counter() - start[0], time.process_time() - start[1]
+        total += pd.Series(_processor_time(trained.seconds, wall, used))
+    return total
+
+
+def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """The p of time = c size^p, fitted to the logarithms.
+
+    >>> round(exponent([1, 2, 4], [3.0, 12.0, 48.0]), 6)
+    2.0
+    """
+    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+
+
+def op_backends(models: Sequence[str], dataset: Dataset, protocol: Protocol, epochs: int, repeats: int) -> pd.DataFrame:
+    """Stacked training of models with FDN layers, with the op's definition in place of its fast path.
+
+    Columns: ``dataset``, ``model``, ``phase``, ``fast`` and ``reference`` in processor seconds, ``ratio``.
+
+    Raises:
+        AssertionError: if the two disagree by more than 1e-6 in a parameter.
+    """
+    rows = []
+    sample = replace(protocol, epochs=epochs)
+    for model in [model for model in models if model in published.REPRESENTED_MODELS]:
+        spec = model_spec(model, dataset.n_features, protocol)
+        block = Block(dataset, model, sample, tuple(range(GROWTH_SEEDS)))
+        kept, times = {}, {"fast": [], "reference": []}
+        for backend, name in (("auto", "fast"), ("reference", "reference")) * repeats:
+            with mock.patch.object(FDNLinear, "backend", backend):
+                if name not in kept:
+                    kept[name] = fit(spec, dataset, sample, block.seeds).flat
+                times[name].append(_fits(spec, [block]))
+        torch.testing.assert_close(kept["fast"], kept["reference"], rtol=1e-6, atol=1e-8)
+        medians = {name: pd.DataFrame(of).median() for name, of in times.items()}
+        rows += [
+            {"dataset": dataset.name, "model": model, "phase": phase, **{name: t[phase] for name, t in medians.items()}}
+            for phase in ("training", "validation")
+        ]
+    frame = pd.DataFrame(rows, columns=["dataset", "model", "phase", "fast", "reference"])
+    return frame.assign(ratio=frame["reference"] / frame["fast"])
+
+
+Run = tuple[Dataset, str, Protocol, int]  # data, model, protocol, number of seeds
+
+
+def peak_memory(runs: Sequence[Run]) -> list[float]:
+    """Most memory, in GB, that a process of its own has held from its start to the end of each run, one after the other."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(_peak, runs))
+
+
+def _peak(run: Run) -> float:
+    dataset, model, protocol, seeds = run
+    with tempfile.TemporaryDirectory() as folder:
+        experiment.run([dataset], [model], range(seeds), protocol, Path(folder), workers=1, progress=False)
+    status = Path("/proc/self/status")
+    if status.exists():  # rusage would count the parent's memory at the fork as well
+        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) * 1024 / 1e9
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
+
+
+def memory(
+    models: Sequence[str],
+    dataset: Dataset,
+    protocol: Protocol,
+    cases: Sequence[tuple[int, int]],
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Peak memory of one epoch, for numbers of seeds and of test points; one full and one short batch, few validation points.
+
+    Columns: ``dataset``, ``model``, ``seeds``, ``test_points``, ``gigabytes``.
+    """
+    rows = []
+    grid = [(model, *case) for model in models for case in cases]
+    for model, seeds, points in tqdm(grid, unit="case", disable=None if progress else True, leave=False):
+        data = resized(dataset, train=protocol.batch_size + 1, validation=50, test=points)
+        [gigabytes] = peak_memory([(data, model, replace(protocol, epochs=1), seeds)])
+        rows.append({
+            "dataset": data.name, "model": model, "seeds": seeds, "test_points": points, "gigabytes": gigabytes,
+        })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def total_ratio(frame: pd.DataFrame) -> float:
+    """How many times the study's processor time the plain program takes, from :func:`study`."""
+    return float(frame["plain"].sum() / frame["program"].sum())
+
+
+def ratio_table(frame: pd.DataFrame) -> Table:
+    """Plain / program of the whole study, per data set and model and in total."""
+    cells = frame[frame["model"] != "all"]
+    datasets, rows = list(cells["dataset"].unique()), []
+    for model, of in (*cells.groupby("model", sort=False), ("all", cells)):
+        ratios = [total_ratio(of[of["dataset"] == dataset]) for dataset in datasets]
+        rows.append((model, *(f"{ratio:.1f}" for ratio in (*ratios, total_ratio(frame if of is cells else of)))))
+    return Table(
+        "ratios", "Plain program / this program", "Processor time of the whole study.",
+        ("model", *datasets, "all"), tuple(rows), "l" + "r" * (len(datasets) + 1),
+        ("The last number counts start-up and loading of data too.",),
+    )  # fmt: skip
+
+
+def phase_table(frame: pd.DataFrame) -> Table:
+    """Share of each phase, seconds and ratio, per data set and model; what comes once at the end."""
+    rows = []
+    cells = frame[frame["model"] != "all"].groupby(["dataset", "model"], sort=False)
+    for names, of in (*cells, (("all", "all"), frame)):
+        seconds = of.groupby("phase")[["program", "plain"]].sum()
+        total = seconds.sum()
+        shares = (seconds / total).loc[list(PHASES)]
+        texts = [f"{share.program:.0%} / {share.plain:.0%}" for share in shares.itertuples()]
+        rows.append((*names, *texts, *_amounts(total)))
+    for phase, of in frame[frame["model"] == "all"].groupby("phase", sort=False):
+        rows.append(("all", phase, *[""] * len(PHASES), *_amounts(of[["program", "plain"]].sum())))
+    return Table(
+        "phases", "Where the time goes",
+        "Share of the processor time, this program / plain program; seconds for the whole study.",
+        ("data set", "model", *PHASES, "program s", "plain s", "ratio"), tuple(rows), "ll" + "r" * (len(PHASES) + 3),
+    )  # fmt: skip
+
+
+def _amounts(seconds: pd.Series) -> tuple[str, ...]:
+    program, plain = seconds["program"], seconds["plain"]
+    return f"{program:.1f}", f"{plain:.1f}", f"{plain / program:.1f}"
+
+
+def growth_table(frame: pd.DataFrame) -> Table:
+    """Times in units of the smallest size's, and the fitted exponent."""
+    axes = list(frame["axis"].unique())
+    rows = []
+    for model, of_model in frame.groupby("model", sort=False):
+        row = [model]
+        for axis in axes:
+            of = of_model[of_model["axis"] == axis]
+            ratios = " / ".join(f"{time / of['total'].iloc[0]:.2g}" for time in of["total"])
+            row += [ratios, f"{exponent(of['size'], of['total']):.2f}"] if len(of) else ["-", "-"]
+        rows.append(tuple(row))
+    sizes = {axis: " / ".join(map(str, frame.loc[frame["axis"] == axis, "size"].unique())) for axis in axes}
+    columns = [title for axis in axes for title in (f"{axis} {sizes[axis]}", "exponent")]
+    caption = f"Time of training with validation in units of the smallest size's, on {frame['dataset'].iloc[0]}."
+    return Table("growth", "Growth", caption, ("model", *columns), tuple(rows), "l" + "r" * len(columns))
+
+
+def memory_table(frame: pd.DataFrame) -> Table:
+    """Peak memory in GB."""
+    cases = frame[["seeds", "test_points"]].drop_duplicates()
+    titles = [f"{c.seeds:,} seed{'s' * (c.seeds > 1)}, {c.test_points:,} test points" for c in cases.itertuples()]
+    rows = [
+        (model, *(f"{value:.2f}" for value in of["gigabytes"])) for model, of in frame.groupby("model", sort=False)
+    ]
+    caption = f"In GB, of a process of its own from start-up to results; the limit is {MEMORY_LIMIT:g}."
+    return Table("memory", "Peak memory", caption, ("model", *titles), tuple(rows), "l" + "r" * len(titles))
+
+
+def op_table(frame: pd.DataFrame) -> Table:
+    """The op's definition against its fast path in the whole training program."""
+    rows = tuple((row.model, row.phase, f"{row.ratio:.1f}") for row in frame.itertuples())
+    caption = "Stacked training with the op's definition in place of its fast path: how many times as long it takes."
+    return Table("op", "The op", caption, ("model", "phase", "ratio"), rows, "llr")
+
+
+TABLES = {"phases": (ratio_table, phase_table), "growth": (growth_table,), "memory": (memory_table,), "op": (op_table,)}
+
+
+def measure(
+    datasets: Sequence[str], models: Sequence[str], protocol: Protocol, epochs: int, quick: bool, progress: bool = True
+) -> dict[str, pd.DataFrame]:
+    """Everything: ``phases`` of the study, and ``growth``, ``memory`` and ``op`` on the first data set.
+
+    ``quick`` repeats nothing, and takes fewer sizes and, for memory, the last model only.
+    """
+    repeats = 1 if quick else 3
+    first = experiment.load_dataset(datasets[0], protocol)
+    return {
+        "phases": study(datasets, models, protocol, epochs, repeats, progress),
+        "growth": growth(models, first, protocol, epochs, repeats, QUICK_SIZES if quick else SIZES, progress),
+        "memory": memory(
+            models[-1:] if quick else models, first, protocol, QUICK_MEMORY_CASES if quick else MEMORY_CASES, progress
+        ),
+        "op": op_backends(models, first, protocol, epochs, repeats),
+    }
+
+
+def tables(frames: dict[str, pd.DataFrame]) -> list[Table]:
+    """All tables of :func:`measure`'s frames that are not empty."""
+    return [make(frames[name]) for name, makers in TABLES.items() if len(frames[name]) for make in makers]
+
+
+def device() -> str:
+    """What ran: training has no GPU path."""
+    if torch.cuda.is_available():
+        return f"CPU; the {torch.cuda.get_device_name()} was not used: training runs on the CPU only"
+    return "CPU; there is no GPU, and training runs on the CPU only"
+
+
+def page(frames: dict[str, pd.DataFrame], seconds: float) -> str:
+    """The page as Markdown, with where the numbers come from."""
+    phases, environment = frames["phases"], experiment.environment()
+    sample = phases[phases["model"] != "all"]
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    lines = [
+        "# Where the time goes",
+        "",
+        f"The study takes **{phases['program'].sum():,.0f} s** of processor time, the plain program "
+        f"**{phases['plain'].sum():,.0f} s**: {total_ratio(phases):.1f} times as much.",
+        "",
+        "The plain program (`lib/plain.py`) is the study as one would first write it in PyTorch: one module, one optimiser and one",
+        "seed at a time, an ensemble's members one after the other, torch's defaults, the draws of a prediction in one batch.",
+        "Before anything was timed, both programs gave the same validation scores and kept parameters to 1e-6 from the same",
+        "random numbers; dropout masks of predictions are each program's own, and there mean and variance agree.",
+        "",
+        f"Measured: {sample['sample'].iloc[0]} epochs of one block of seeds, and of one seed of the plain program, in turns; processor",
+        "time of one thread, medians over repeats. For the whole study training, validation (the draws) and selection (their",
+        "score and the best epoch) are multiplied by epochs and seeds, test (draws, metrics, writing) and overhead by seeds.",
+        "Start-up is counted once for each process of `fdn run`, and once for the plain program.",
+        "",
+        f"- command: `{' '.join(environment['argv'])}`, {seconds / 60:.1f} minutes",
+        f"- device: {device()}",
+        f"- processor: {environment['processor']}, {environment['cores']} cores, one thread used",
+        f"- Python {environment['python']}, {packages}",
+        f"- commit: {environment['commit'] or 'unknown'}",
+        "",
+        "The numbers behind the tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in frames) + ".",
+    ]
+    return "\n".join(lines) + "\n\n" + "\n".join(table.to_markdown() for table in tables(frames))
+
+
+def write(frames: dict[str, pd.DataFrame], seconds: float, out: Path) -> list[Path]:
+    """Write the page, ``README.md``, and a CSV file for each frame."""
+    written = []
+    for name, frame in frames.items():
+        with results.atomic(out / f"{name}.csv") as path:
+            frame.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+        written.append(out / f"{name}.csv")
+    with results.atomic(out / "README.md") as path:
+        path.write_text(page(frames, seconds))
+    return [out / "README.md", *written]
