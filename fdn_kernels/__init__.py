@@ -2,6 +2,8 @@
 
 from fdn_kernels.ops import Moments, fdn_linear, gaussian_linear
 from fdn_kernels.reference import WeightGaussian
-from fdn_kernels.torch_ops import affine, matvec, relu_affine
+from fdn_kernels.torch_ops import affine, dropout_linear, matvec, mlp, relu_affine
 
-__all__ = ["Moments", "WeightGaussian", "affine", "fdn_linear", "gaussian_linear", "matvec", "relu_affine"]
+__all__ = [
+    "Moments", "WeightGaussian", "affine", "dropout_linear", "fdn_linear", "gaussian_linear", "matvec", "mlp", "relu_affine",
+]  # fmt: skip

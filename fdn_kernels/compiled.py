@@ -87,16 +87,17 @@ def sample_with_kl_backward(grad_y, grad_kl, gaussian, scale, a, eps, prior_scal
 
 
 @_compiled
-def sample(gaussian, a, eps, y):
+def sample(gaussian, first, a, eps, y):
     """y = W a + b with one draw of the noise for all examples.
 
-    gaussian (R, 2P, k, B) with mu and sigma, a (R, d_in, ka, B) with k, ka in {1, K}, eps (R, K, P) to y (R, d_out, K, B).
+    gaussian (R, 2P, k, B) with mu and sigma of all draws (k = 1) or of k draws from the ``first`` on, a (R, d_in, 1 or K, B),
+    eps (R, K, P) to those draws of y (R, d_out, K, B).
     """
     (replicates, d_out, draws, batch), d_in, n = y.shape, a.shape[1], eps.shape[2]
     n_weights = d_in * d_out
     for r in range(replicates):
-        for k in range(draws):
-            kq, ka = k if gaussian.shape[2] > 1 else 0, k if a.shape[2] > 1 else 0
+        for k in range(first, first + gaussian.shape[2] if gaussian.shape[2] > 1 else draws):
+            kq, ka = k - first if gaussian.shape[2] > 1 else 0, k if a.shape[2] > 1 else 0
             for o in range(d_out):
                 e = eps[r, k, n_weights + o]
                 for b in range(batch):
@@ -106,3 +107,156 @@ def sample(gaussian, a, eps, y):
                     e = eps[r, k, p]
                     for b in range(batch):
                         y[r, o, k, b] += (gaussian[r, p, kq, b] + gaussian[r, n + p, kq, b] * e) * a[r, i, ka, b]
+
+
+@_compiled
+def mlp(theta, widths, x, y):
+    """A ReLU network with weights of its own for every draw.
+
+    theta (R, K, P of all layers), per layer weights (out, in) before biases; widths of all activations; x (1 or R, d, B) to
+    y (R, K, d_out, B).
+    """
+    block = 256  # examples whose activations stay in cache
+    before, after = np.empty((widths.max(), block)), np.empty((widths.max(), block))
+    for r in range(theta.shape[0]):
+        rx = r if x.shape[0] > 1 else 0
+        for k in range(theta.shape[1]):
+            for start in range(0, x.shape[2], block):
+                batch, at = min(block, x.shape[2] - start), 0
+                for i in range(widths[0]):
+                    for b in range(batch):
+                        before[i, b] = x[rx, i, start + b]
+                for layer in range(widths.size - 1):
+                    d_in, d_out = widths[layer], widths[layer + 1]
+                    for o in range(d_out):
+                        bias = theta[r, k, at + d_out * d_in + o]
+                        for b in range(batch):
+                            after[o, b] = bias
+                        for i in range(0, d_in - 3, 4):  # four inputs for each time the sum is read and written
+                            w, v, t, s = theta[r, k, at + o * d_in + i], theta[r, k, at + o * d_in + i + 1], theta[r, k, at + o * d_in + i + 2], theta[r, k, at + o * d_in + i + 3]
+                            for b in range(batch):
+                                after[o, b] += w * before[i, b] + v * before[i + 1, b] + t * before[i + 2, b] + s * before[i + 3, b]
+                        for i in range(d_in - d_in % 4, d_in):
+                            w = theta[r, k, at + o * d_in + i]
+                            for b in range(batch):
+                                after[o, b] += w * before[i, b]
+                        if layer == widths.size - 2:
+                            for b in range(batch):
+                                y[r, k, o, start + b] = after[o, b]
+                        else:
+                            for b in range(batch):
+                                after[o, b] = 0.0 if after[o, b] < 0 else after[o, b]
+                    before, after = after, before
+                    at += d_out * (d_in + 1)
+
+
+@_compiled
+def mlp_forward(theta, widths, x, keep, rate, hidden, y):
+    """As :func:`mlp`, with dropout where keep (R, K, H, B) has a size, H hidden units in all; keeps their activations in hidden."""
+    draws, batch, scale = theta.shape[1], x.shape[2], 1 / (1 - rate)
+    for r in range(theta.shape[0]):
+        rx = r if x.shape[0] > 1 else 0
+        for k in range(draws):
+            at, above, below = 0, 0, 0  # first parameter, first unit after the layer and before it
+            for layer in range(widths.size - 1):
+                d_in, d_out = widths[layer], widths[layer + 1]
+                for o in range(d_out):
+                    out = y[r, k, o] if layer == widths.size - 2 else hidden[r, k, above + o]
+                    bias = theta[r, k, at + d_out * d_in + o]
+                    for b in range(batch):
+                        out[b] = bias
+                    for i in range(d_in):
+                        w = theta[r, k, at + o * d_in + i]
+                        a = x[rx, i] if layer == 0 else hidden[r, k, below + i]
+                        for b in range(batch):
+                            out[b] += w * a[b]
+                    if layer == widths.size - 2:
+                        continue
+                    if keep.size:
+                        kept = keep[r, k, above + o]
+                        for b in range(batch):
+                            out[b] = 0.0 if out[b] < 0 or not kept[b] else out[b] * scale
+                    else:
+                        for b in range(batch):
+                            out[b] = 0.0 if out[b] < 0 else out[b]
+                at += d_out * (d_in + 1)
+                below, above = above, above + d_out
+
+
+@_compiled
+def mlp_backward(grad_y, theta, widths, x, scale, hidden, grad_hidden, grad_theta):
+    """Gradient of :func:`mlp_forward`'s theta; grad_hidden has the shape of hidden, scale is 1 / (1 - rate)."""
+    draws, batch, n_layers = theta.shape[1], x.shape[2], widths.size - 1
+    for r in range(theta.shape[0]):
+        rx = r if x.shape[0] > 1 else 0
+        for k in range(draws):
+            at, above = theta.shape[2], hidden.shape[2]
+            for layer in range(n_layers - 1, -1, -1):
+                d_in, d_out = widths[layer], widths[layer + 1]
+                at -= d_out * (d_in + 1)
+                below = above - d_in
+                for i in range(d_in if layer > 0 else 0):
+                    for b in range(batch):
+                        grad_hidden[r, k, below + i, b] = 0.0
+                for o in range(d_out):
+                    g = grad_y[r, k, o] if layer == n_layers - 1 else grad_hidden[r, k, above + o]
+                    total = 0.0
+                    for b in range(batch):
+                        total += g[b]
+                    grad_theta[r, k, at + d_out * d_in + o] = total
+                    for i in range(d_in):
+                        a = x[rx, i] if layer == 0 else hidden[r, k, below + i]
+                        total = 0.0
+                        for b in range(batch):
+                            total += g[b] * a[b]
+                        grad_theta[r, k, at + o * d_in + i] = total
+                        if layer > 0:
+                            w, grad_a = theta[r, k, at + o * d_in + i], grad_hidden[r, k, below + i]
+                            for b in range(batch):
+                                grad_a[b] += w * g[b]
+                for i in range(d_in if layer > 0 else 0):
+                    grad_a, a = grad_hidden[r, k, below + i], hidden[r, k, below + i]
+                    for b in range(batch):
+                        grad_a[b] = 0.0 if a[b] <= 0 else grad_a[b] * scale
+                above = below
+
+
+@_compiled
+def dropout_linear(a, gaps, rate, weight, bias, y):
+    """weight (dropout of a) + bias, the masks given by the numbers of kept units before each dropped one.
+
+    Only units that are not 0 are gone through, draw by draw and example by example, and the sum over all of them is taken once: the
+    work is that of the dropped units. a (1 or K, B, d_in), weight (d_out, d_in), bias (d_out,) to y (K, B, d_out).
+    Returns how many gaps were used; -1 if there were too few.
+    """
+    (draws, batch, d_out), d_in = y.shape, a.shape[2]
+    sizes, total, dropped = np.empty(batch, np.uint32), np.empty((batch, d_out)), np.empty(d_out)
+    products = np.empty((batch, d_in, d_out))  # of the units that are not 0, in order
+    used, position = np.uint32(1), np.uint32(gaps[0])
+    for k in range(draws):
+        for b in range(batch):
+            if k < a.shape[0]:
+                sizes[b], total[b, :] = 0, 0.0
+                for i in range(d_in):
+                    if a[k, b, i] != 0:
+                        for o in range(d_out):
+                            products[b, sizes[b], o] = weight[o, i] * a[k, b, i]
+                            total[b, o] += products[b, sizes[b], o]
+                        sizes[b] += np.uint32(1)
+            size, only = sizes[b], 0.0
+            dropped[:] = 0.0
+            while position < size and used < gaps.size:
+                if d_out == 1:  # in a register
+                    only += products[b, position, 0]
+                else:
+                    for o in range(d_out):
+                        dropped[o] += products[b, position, o]
+                position += np.uint32(1) + np.uint32(gaps[used])
+                used += np.uint32(1)
+            if position < size:
+                return -1
+            position -= size
+            dropped[0] += only
+            for o in range(d_out):
+                y[k, b, o] = (total[b, o] - dropped[o]) / (1 - rate) + bias[o]
+    return used

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,7 +23,7 @@ from torch.nn import Parameter
 from fdn_kernels import compiled, philox, reference
 from fdn_kernels.reference import WeightGaussian, split_parameters
 
-CACHE_ELEMENTS = 1 << 17  # sampled parameters alive at once in a pass without gradients
+CACHE_ELEMENTS = 1 << 15  # sampled parameters alive at once in a pass without gradients
 BLOCK_ELEMENTS = 1 << 18  # parameters of one block of linear and linear_backward, which hold about ten such tensors
 FLOOR = 1e-3  # smallest floor beside which the rounding of log(1 + exp(rho)) is nothing
 LOG_GROUP = 64  # standard deviations multiplied before one logarithm is taken
@@ -49,6 +50,90 @@ def relu_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     else:
         out = weight @ flat + bias
     return out.relu_().mT.unflatten(-2, x.shape[-3:-1])  # (..., k, B, n)
+
+
+def mlp(
+    x: Tensor, thetas: Sequence[Tensor], widths: Sequence[int], masks: Sequence[Tensor | None] = (), rate: float = 0.0
+) -> Tensor:
+    """A ReLU network with given parameters, the same for all examples.
+
+    Args:
+        x: inputs, ``(B, d)`` or ``(..., B, d)``.
+        thetas: per layer, ``(..., K, 1, P)``, weights before biases.
+        widths: of all activations, inputs and outputs included.
+        masks: per hidden activation, ``(..., K, B, width)``, True where kept; what is kept is divided by 1 - rate.
+
+    Returns:
+        ``(..., K, B, d_out)``.
+    """
+    masks = [m for m in masks if m is not None]
+    training = torch.is_grad_enabled()
+    if not all(map(_is_plain, (x, *thetas))) or training and x.requires_grad or not x.numel():
+        return _mlp_of_layers(x, thetas, masks, rate)
+    *lead, draws = torch.broadcast_shapes(*(t.shape[:-2] for t in (*thetas, *masks)))
+    theta = torch.cat([t.expand(*lead, draws, 1, t.shape[-1]) for t in thetas], -1)
+    theta = theta.reshape(-1, draws, theta.shape[-1])  # (R, K, P)
+    x = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) if x.dim() > 2 else x[None]
+    columns = x.mT.contiguous()  # (1 or R, d, B)
+    sizes = np.array(widths)
+    if training or masks:
+        keep = [m.mT.reshape(len(theta), draws, -1, x.shape[1]) for m in masks]
+        y = _MLP.apply(theta, columns, torch.cat(keep, 2) if len(keep) > 1 else keep[0] if keep else None, rate, sizes)
+    else:
+        y = x.new_empty(len(theta), draws, widths[-1], x.shape[1])
+        _call(compiled.mlp, theta, sizes, columns, y)
+    return y.mT.reshape(*lead, draws, x.shape[1], widths[-1])
+
+
+def _mlp_of_layers(x: Tensor, thetas: Sequence[Tensor], masks: Sequence[Tensor], rate: float) -> Tensor:
+    """:func:`mlp`, layer by layer: any type, device and order of differentiation."""
+    a = x.unsqueeze(-3)  # (..., 1, B, d)
+    for i, theta in enumerate(thetas):
+        if i > 0:
+            a = a.relu() * masks[i - 1] / (1 - rate) if masks else a.relu()
+        a = reference.matvec(theta, a)
+    return a
+
+
+class _MLP(torch.autograd.Function):
+    """:func:`mlp` of theta (R, K, P) on x (1 or R, d, B), to (R, K, d_out, B)."""
+
+    @staticmethod
+    def forward(ctx, theta, x, keep, rate, widths):
+        (r, draws, _), batch = theta.shape, x.shape[2]
+        theta = theta.contiguous()
+        hidden, y = x.new_empty(r, draws, int(widths[1:-1].sum()), batch), x.new_empty(r, draws, int(widths[-1]), batch)
+        keep = torch.empty(0, 0, 0, 0, dtype=torch.bool) if keep is None else keep.contiguous()
+        _call(compiled.mlp_forward, theta, widths, x, keep, float(rate), hidden, y)
+        ctx.save_for_backward(theta, x, hidden)
+        ctx.widths, ctx.scale = widths, 1 / (1 - rate) if keep.numel() else 1.0
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_y):
+        theta, x, hidden = ctx.saved_tensors
+        grad = torch.empty_like(theta)
+        arguments = theta, ctx.widths, x, ctx.scale, hidden, torch.empty_like(hidden), grad
+        _call(compiled.mlp_backward, grad_y.contiguous(), *arguments)
+        return grad, None, None, None, None
+
+
+def dropout_linear(
+    a: Tensor, gaps: Callable[[int], np.ndarray], rate: float, weight: Tensor, bias: Tensor, draws: int
+) -> Tensor:
+    """weight (dropout of a) + bias, without gradients: a (1 or K, B, d_in) to (K, B, d_out), a mask for each draw and example.
+
+    Masks are drawn through the gaps between dropped units: ``gaps(n)`` gives n numbers of kept units before a dropped one, which are
+    geometric with success probability ``rate``. The work is that of the dropped units that are not 0 anyway.
+    """
+    units = (draws // len(a)) * int(torch.count_nonzero(a))
+    enough = int(units * rate + 10 * math.sqrt(units * rate)) + 10  # 10 standard deviations more than expected
+    y = a.new_empty(draws, a.shape[1], len(weight), dtype=torch.float64)
+    tensors = a.double().contiguous(), gaps(enough), rate, weight.double(), bias.double(), y
+    if compiled.dropout_linear(*(t.numpy() if isinstance(t, Tensor) else t for t in tensors)) < 0:
+        raise RuntimeError(f"{enough} gaps did not suffice for {units} units")
+    return y.to(a.dtype)
 
 
 def matvec(theta: Tensor, a: Tensor) -> Tensor:
@@ -326,18 +411,16 @@ def _forward(
     term = y.new_empty((r, draws if kl == "sampled" else z_draws, batch) if kl != "none" else 0)
     sampled = noise in ("shared", "independent")
     in_loops = noise == "shared" and kl == "none" and _is_compiled(a, z, weight, bias, eps, floor=floor)
+    a = a.contiguous() if in_loops else a
     step = _fitting(CACHE_ELEMENTS, r * p * batch, a)
     for k in _slices(z_draws, step):
         z1 = _with_one(z[:, k])
         if in_loops:
-            draws_here = k if z_draws > 1 else slice(None)
             gaussian = _hypernet(matrix, z1, batch)  # (R, 2P, k, B)
             scale = gaussian.narrow(1, p, p).exp_().add_(1).log_().add_(floor)  # in place of rho
             if not math.isfinite(scale.sum().item()):
                 torch.add(F.softplus(_hypernet(matrix[:, p:], z1, batch)), floor, out=scale)
-            part = a.new_empty(r, y.shape[1], len(range(draws)[draws_here]), batch)
-            _call(compiled.sample, gaussian, _draws(a, draws_here).contiguous(), eps[:, draws_here, 0], part)
-            y[:, :, draws_here] = part
+            _call(compiled.sample, gaussian, k.start, a, eps[:, :, 0], y)
             continue
         gaussian, scale, log_sum = _gaussian(matrix, z1, batch, p, floor)
         mean = gaussian[:, :p]  # (R, P, k, B)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fdn_kernels import mlp
 from lib.errors import UserError
-from lib.noise import Streams
+from lib.noise import Gaps, Streams
 from lib.posteriors import (
     FDNLinear,
     GaussianLinear,
@@ -31,7 +31,7 @@ class Noise(NamedTuple):
 
     kind: str  # "shared", "independent", "local" or "none"
     eps: tuple[Tensor | None, ...] = ()  # per layer, (..., K, 1 or B, P or d_out)
-    masks: tuple[Tensor | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
+    masks: tuple[Tensor | Gaps | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
 
 
 class Network(nn.Module):
@@ -58,6 +58,11 @@ class Network(nn.Module):
         """Whether some layer's weight distribution depends on the example (so that noise can be fresh per example)."""
         return any(layer.sampled and layer.per_example for layer in self.layers)
 
+    @property
+    def global_weights(self) -> bool:
+        """Whether every layer's weights are the same for all examples."""
+        return all(hasattr(layer, "sample") for layer in self.layers)
+
     def draw_noise(
         self, streams: Streams, kind: str, draws: int, batch: int, training: bool, same_pass: Noise | None = None
     ) -> Noise:
@@ -74,7 +79,10 @@ class Network(nn.Module):
             else:
                 eps.append(None if shape is None else streams.normal(*shape))
         masked = self.dropout > 0 and (training or self.predict_with_dropout)
-        masks = tuple(streams.keep(self.dropout, draws, batch, d) if masked else None for d in hidden)
+        if masked and not training and not streams.lead:
+            masks = tuple(Gaps(streams, draws) for d in hidden)
+        else:
+            masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
         return Noise(kind, tuple(eps), masks)
 
     def forward(self, x: Tensor, noise: Noise | None = None, kl: str = "none") -> tuple[Tensor, Tensor | None]:
@@ -92,18 +100,26 @@ class Network(nn.Module):
         Source: paper, algorithm 1 (inner loop over layers).
         """
         noise = noise or Noise("none")
+        eps, masks = noise.eps or (None,) * len(self.layers), noise.masks or (None,) * len(self.layers)
+        if self.global_weights and not any(isinstance(m, Gaps) for m in masks):
+            drawn = [layer.sample(noise.kind, e, kl) for layer, e in zip(self.layers, eps)]
+            widths = [self.layers[0].d_in, *(layer.d_out for layer in self.layers)]
+            terms = [term for _, term in drawn if term is not None]
+            return mlp(x, [theta for theta, _ in drawn], widths, masks, self.dropout), sum(terms) if terms else None
         x = x.unsqueeze(-3)  # (..., 1, B, d_in)
         a, total = x, None
         for i, layer in enumerate(self.layers):
-            eps = noise.eps[i] if noise.eps else None
-            a, term = layer(a, x, noise.kind, eps, kl)  # (..., K, B, d_out), (..., k, b)
+            if i > 0 and isinstance(masks[i - 1], Gaps):
+                a, term = layer.after_dropout(a, masks[i - 1], self.dropout), None
+            else:
+                a, term = layer(a, x, noise.kind, eps[i], kl)  # (..., K, B, d_out), (..., k, b)
             if term is not None:
                 total = term if total is None else total + term
-            if i < len(self.layers) - 1:
-                a = F.relu(a, inplace=not torch.is_grad_enabled())
-                if noise.masks and noise.masks[i] is not None:
-                    a, keep = a / (1 - self.dropout), noise.masks[i].to(a.dtype)  # (..., K, B, d)
-                    a = a * keep if torch.is_grad_enabled() else keep.mul_(a)
+            if i == len(self.layers) - 1:
+                break
+            a = a.relu() if torch.is_grad_enabled() else a.relu_()  # (..., K, B, d)
+            if isinstance(masks[i], Tensor):
+                a = a * masks[i] / (1 - self.dropout)
         return a, total
 
 

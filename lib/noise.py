@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,13 @@ def seed_sequence(dataset: str, model: str, seed: int, purpose: str, member: int
     """The root of one random stream: of a dataset, model, seed and purpose and, in an ensemble, of a member."""
     names = (zlib.crc32(dataset.encode()), zlib.crc32(model.encode()))
     return np.random.SeedSequence([seed, *names, PURPOSES.index(purpose), member])
+
+
+class Gaps(NamedTuple):
+    """Dropout masks of K draws that are drawn when they are used, by the gaps between dropped units; of one replicate."""
+
+    streams: Streams
+    draws: int
 
 
 class Streams:
@@ -61,6 +69,20 @@ class Streams:
         words = -(-size // 4)  # 64 random bits are four masks
         mask = self._each(lambda g: g.bit_generator.random_raw(words).view(np.uint16)[:size] >= dropped)
         return mask.view(*self.lead, *shape)
+
+    def gaps(self, rate: float, n: int) -> np.ndarray:
+        """Of one replicate, n geometric numbers: kept units before a dropped one, int32; probabilities to 1 part in 10^6."""
+        out, bits = np.empty(n, dtype=np.int32), self.generators[0].bit_generator
+        for start in range(0, n, self.BLOCK):  # of a size that stays in cache
+            part = out[start : start + self.BLOCK]
+            words = bits.random_raw(-(-len(part) // 2)).view(np.uint32)[: len(part)]
+            uniform = words.astype(np.float32)
+            uniform += np.float32(0.5)
+            uniform *= np.float32(2.0**-32)
+            np.log(uniform, out=uniform)
+            uniform *= np.float32(1 / math.log1p(-rate))
+            part[:] = np.minimum(uniform, 2.0**30, out=uniform)
+        return out
 
     def permutations(self, n: int) -> Tensor:
         """One permutation of 0..n-1 per replicate, ``(*lead, n)``, int64."""

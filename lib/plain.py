@@ -26,7 +26,7 @@ from lib.noise import Streams, seed_sequence
 from lib.objectives import beta_at
 from lib.protocol import Protocol
 
-BATCH_ELEMENTS = 1 << 26  # of the largest tensor of a prediction, half a gigabyte: beyond it the draws are cut into groups
+BATCH_ELEMENTS = 1 << 26  # of a prediction's largest tensor, half a gigabyte: beyond it the draws are cut into groups
 
 
 class Source(ABC):
@@ -89,7 +89,7 @@ class ProgramSource(Source):
     def dropout(self, a: Tensor, rate: float) -> Tensor:
         if self.current is self.streams["validate"]:
             return F.dropout(a, rate)
-        return a * self.current.keep(rate, *a.shape) / (1 - rate)
+        return a * self.current.keep(rate, *a.mT.shape).mT / (1 - rate)
 
 
 def apply(theta: Tensor, a: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, a: Tensor, x: Tensor, source: Source, draws: int) -> tuple[Tensor, Tensor | float]:
-        """Outputs ``(K, B, d_out)`` of activations ``(k, B, d_in)`` at inputs x ``(1, B, d)``, and the KL, a scalar."""
+        """Outputs ``(K, B, d_out)`` of a ``(k, B, d_in)`` at inputs x ``(1, B, d)``; in training the KL, a scalar."""
 
 
 class Point(Layer):
@@ -167,7 +167,7 @@ class Global(Layer):
             mean, rho = self.mean, self.rho
         scale = rho.exp() if p.global_scale == "exp" else p.floor + F.softplus(rho)
         theta = mean + scale * source.normal(draws, 1, len(mean))  # (K, 1, P)
-        return apply(theta, a), kl_to_prior(mean, scale, p.prior_scale)
+        return apply(theta, a), kl_to_prior(mean, scale, p.prior_scale) if self.training else 0.0
 
 
 class FDN(Layer):
@@ -190,7 +190,7 @@ class FDN(Layer):
         else:  # weights fresh for every example: the outputs are independent Gaussians, drawn as such
             variance = apply(scale**2, a**2)
             y = apply(mean, a) + variance.sqrt() * source.normal(draws, *variance.shape[1:])
-        return y, kl_to_prior(mean, scale, p.prior_scale)
+        return y, kl_to_prior(mean, scale, p.prior_scale) if self.training else 0.0
 
 
 class PlainNetwork(nn.Module):
@@ -208,7 +208,7 @@ class PlainNetwork(nn.Module):
         self.width = max(*spec.hidden, *(layer.width for layer in self.layers))
 
     def forward(self, x: Tensor, source: Source, draws: int = 1) -> tuple[Tensor, Tensor | float]:
-        """Outputs ``(K, B)`` at inputs ``(B, d)`` and the KL, a scalar."""
+        """Outputs ``(K, B)`` at inputs ``(B, d)``, and in training the KL, a scalar."""
         x = x[None]  # (1, B, d)
         a, total = x, 0.0
         for i, layer in enumerate(self.layers):
@@ -331,7 +331,7 @@ def plain_fit(
             best, best_epoch = scores[-1], epoch
         times.append(time.process_time())
         for phase, duration in zip(seconds, np.diff(times)):
-            seconds[phase] += duration
+            seconds[phase] += float(duration)
     for network, kept in zip(networks, history[best_epoch - 1]):
         vector_to_parameters(kept, network.parameters())
     return PlainFit(p, tuple(networks), torch.stack(history), np.array(scores), best_epoch, seconds)

@@ -8,14 +8,16 @@ kind of noise and the noise itself, and returns the layer's output ``(..., K, B,
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdn_kernels import WeightGaussian, affine, fdn_linear, gaussian_linear, matvec, relu_affine
+from fdn_kernels import WeightGaussian, affine, dropout_linear, fdn_linear, matvec, relu_affine
 from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
+from lib.noise import Gaps
 
 Output = tuple[Tensor, Tensor | None]
 
@@ -49,6 +51,15 @@ class PointLinear(nn.Module):
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         return affine(a, self.linear.weight, self.linear.bias), None
+
+    def sample(self, noise: str, eps: Tensor | None, kl: str) -> Output:
+        """The layer's parameters, ``(..., 1, 1, P)``, and no KL."""
+        return torch.cat([self.linear.weight.flatten(-2), self.linear.bias], -1)[..., None, None, :], None
+
+    def after_dropout(self, a: Tensor, gaps: Gaps, rate: float) -> Tensor:
+        """The layer on a masked anew for each draw and example: a ``(1 or K, B, d_in)`` to ``(K, B, d_out)``."""
+        masks = functools.partial(gaps.streams.gaps, rate)
+        return dropout_linear(a, masks, rate, self.linear.weight, self.linear.bias, gaps.draws)
 
 
 class HyperLinear(nn.Module):
@@ -93,12 +104,17 @@ class GlobalGaussianLinear(nn.Module, ABC):
         scale = rho.exp() if self.scale == "exp" else self.floor + F.softplus(rho)
         return WeightGaussian(mean[..., None, None, :], scale[..., None, None, :])
 
-    def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+    def sample(self, noise: str, eps: Tensor | None, kl: str) -> Output:
+        """One theta per draw, ``(..., K, 1, P)``, the mean for noise ``"none"``, and the KL, ``(..., k, 1)``."""
         q = self.gaussian()
-        y = gaussian_linear(a, q, noise=noise if noise == "none" else "shared", eps=eps)
+        theta = q.mean if noise == "none" else torch.addcmul(q.mean, q.scale, eps)
         if kl == "none":
-            return y, None
-        return y, gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
+            return theta, None
+        return theta, gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
+
+    def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+        theta, term = self.sample(noise, eps, kl)
+        return matvec(theta, a), term
 
 
 class GaussianLinear(GlobalGaussianLinear):

@@ -12,7 +12,8 @@ from lib.noise import Streams
 from lib.stacking import Stack
 
 PART_ELEMENTS = 1 << 20  # hidden activations (members x draws x examples x width) alive at once
-NOISE_PART_ELEMENTS = 1 << 17  # draws x examples x width, where noise is drawn part after part: another size, other draws
+# draws x examples x width, where noise or masks are drawn part after part: another size, other draws
+NOISE_PART_ELEMENTS, MASKED_PART_ELEMENTS = 1 << 17, 1 << 22
 
 
 def noise_kind(noise: str, sampled_weights: bool = False) -> str:
@@ -38,9 +39,12 @@ def predict_outputs(
     network = stack.network
     draws = draws if network.stochastic else 1
     width = max([layer.d_out for layer in network.layers])
-    masks = network.dropout > 0 and network.predict_with_dropout
-    noise_per_part = masks or kind != "shared" and network.per_example_noise
-    elements = NOISE_PART_ELEMENTS if noise_per_part else PART_ELEMENTS // row[..., 0].numel()
+    if network.dropout > 0 and network.predict_with_dropout:
+        elements = MASKED_PART_ELEMENTS
+    elif kind != "shared" and network.per_example_noise:
+        elements = NOISE_PART_ELEMENTS
+    else:  # where all weights are global, hidden activations are not held
+        elements = PART_ELEMENTS // row[..., 0].numel() * (width if network.global_weights else 1)
     size = max(16, elements // (draws * width))
     noise, outputs = None, []
     with torch.no_grad():

@@ -1,0 +1,117 @@
+"""The compiled loops of the CPU path against plain formulas: ReLU networks of given weights, and dropout drawn by gaps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fdn_kernels import dropout_linear, mlp, torch_ops
+from lib.noise import Streams, seed_sequence
+
+
+def _network(lead, draws, widths, dtype=torch.float64):
+    sizes = [b * (a + 1) for a, b in itertools.pairwise(widths)]
+    return [torch.randn(*lead, draws, 1, n, dtype=dtype) for n in sizes]
+
+
+@pytest.mark.parametrize("widths", [(1, 1, 1), (1, 7, 1), (5, 166, 1), (3, 4, 9, 2), (2, 3)])
+@pytest.mark.parametrize(("lead", "draws", "batch"), [((), 1, 1), ((), 3, 257), ((4,), 1, 64), ((2, 3), 2, 5)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_networks_of_given_weights_equal_their_layers_with_every_gradient(widths, lead, draws, batch, masked):
+    torch.manual_seed(0)
+    thetas = _network(lead, draws, widths)
+    masks = [torch.rand(*lead, draws, batch, d) > 0.3 for d in widths[1:-1]] if masked else []
+    for x in (torch.randn(batch, widths[0], dtype=torch.float64), torch.randn(*lead, batch, widths[0], dtype=torch.float64)):
+        expected = torch_ops._mlp_of_layers(x, thetas, masks, 0.3)
+        torch.testing.assert_close(mlp(x, thetas, widths, masks, 0.3).expand_as(expected), expected)  # without gradients
+        leaves, others = ([t.clone().requires_grad_() for t in thetas] for _ in range(2))
+        found, plain = mlp(x, leaves, widths, masks, 0.3), torch_ops._mlp_of_layers(x, others, masks, 0.3)
+        incoming = torch.randn_like(plain)
+        for one, two in zip(torch.autograd.grad(found, leaves, incoming), torch.autograd.grad(plain, others, incoming)):
+            torch.testing.assert_close(one, two)
+
+
+def test_networks_in_other_types_or_differentiated_twice_take_the_plain_way():
+    thetas, x = _network((), 2, (2, 3, 1), torch.float32), torch.randn(4, 2)
+    assert mlp(x, thetas, (2, 3, 1)).dtype == torch.float32
+    x = x.double().requires_grad_()
+    y = mlp(x, [t.double() for t in thetas], (2, 3, 1))
+    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    assert grad.shape == x.shape and grad.requires_grad
+
+
+def test_nan_and_infinity_pass_through_networks():
+    thetas = _network((), 1, (1, 5, 1))
+    for value in (math.nan, math.inf):
+        x = torch.tensor([[0.5], [value]], dtype=torch.float64)
+        found, expected = mlp(x, thetas, (1, 5, 1)), torch_ops._mlp_of_layers(x, thetas, [], 0.0)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def _masks_of_gaps(gaps: np.ndarray, a: torch.Tensor, draws: int) -> torch.Tensor:
+    """The masks that gaps stand for: over the units that are not 0, draw by draw and example by example."""
+    a = a.expand(draws, *a.shape[1:])
+    dropped = np.cumsum(1 + gaps) - 1
+    active = torch.nonzero(a.flatten()).flatten()
+    keep = torch.ones(a.numel(), dtype=torch.bool)
+    keep[active[dropped[dropped < len(active)]]] = False
+    return keep.view(a.shape)
+
+
+@pytest.mark.parametrize(("draws", "a_draws"), [(1, 1), (7, 1), (7, 7)])
+@pytest.mark.parametrize(("batch", "d_in", "d_out"), [(1, 1, 1), (5, 3, 1), (4, 9, 3), (33, 40, 1)])
+@pytest.mark.parametrize("rate", [0.1, 0.6])
+def test_dropout_by_gaps_is_dropout_with_the_masks_they_stand_for(draws, a_draws, batch, d_in, d_out, rate):
+    torch.manual_seed(1)
+    streams = Streams([seed_sequence("d", "m", 0, "test")], (), torch.float64)
+    a = torch.randn(a_draws, batch, d_in, dtype=torch.float64).relu()
+    weight, bias = torch.randn(d_out, d_in, dtype=torch.float64), torch.randn(d_out, dtype=torch.float64)
+    drawn = []
+
+    def gaps(n: int) -> np.ndarray:
+        drawn.append(streams.gaps(rate, n))
+        return drawn[-1]
+
+    y = dropout_linear(a, gaps, rate, weight, bias, draws)
+    keep = _masks_of_gaps(drawn[0], a, draws)
+    torch.testing.assert_close(y, (a * keep / (1 - rate)) @ weight.T + bias)
+
+
+def test_too_few_gaps_are_noticed():
+    a, weight = torch.ones(1, 10, 10, dtype=torch.float64), torch.ones(1, 10, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="gaps did not suffice"):
+        dropout_linear(a, lambda n: np.zeros(5, np.int32), 0.1, weight, weight[:, 0], 3)
+
+
+def test_dropout_has_its_mean_and_variance_and_independent_masks():
+    streams = Streams([seed_sequence("d", "m", 1, "test")], (), torch.float64)
+    a, weight = torch.rand(1, 2, 50, dtype=torch.float64), torch.randn(1, 50, dtype=torch.float64)
+    draws, rate = 40_000, 0.1
+    y = dropout_linear(a, lambda n: streams.gaps(rate, n), rate, weight, torch.zeros(1, dtype=torch.float64), draws)[..., 0]
+    terms = (a[0] * weight)  # (2, 50)
+    variance = rate / (1 - rate) * terms.square().sum(1)
+    assert ((y.mean(0) - terms.sum(1)) / (variance / draws).sqrt()).abs().max() < 4
+    assert (y.var(0) / variance - 1).abs().max() < 0.05
+    assert abs(torch.corrcoef(y.T)[0, 1]) < 4 / math.sqrt(draws)  # of two examples
+    assert abs(torch.corrcoef(torch.stack([y[:-1, 0], y[1:, 0]]))[0, 1]) < 4 / math.sqrt(draws)  # of successive draws
+
+
+@pytest.mark.parametrize("rate", [1e-12, 0.1, 0.5, 0.99])
+def test_gaps_are_geometric(rate):
+    streams = Streams([seed_sequence("d", "m", 2, "test")], (), torch.float64)
+    gaps = streams.gaps(rate, 100_001)
+    assert gaps.shape == (100_001,) and gaps.min() >= 0
+    if rate < 1e-9:
+        assert gaps.min() > 1000  # and no overflow
+        return
+    edges = np.arange(0, stats.geom.ppf(0.99, rate).astype(int) + 1)
+    expected = np.append(stats.geom.pmf(edges + 1, rate), stats.geom.sf(edges[-1] + 1, rate)) * len(gaps)
+    observed = np.append(np.bincount(gaps[gaps <= edges[-1]], minlength=len(edges)), (gaps > edges[-1]).sum())
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+    again = Streams([seed_sequence("d", "m", 2, "test")], (), torch.float64).gaps(rate, 100_001)
+    assert np.array_equal(gaps, again)
