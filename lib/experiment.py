@@ -51,7 +51,7 @@ class Block:
     @property
     def cost(self) -> float:
         """Rough relative cost, to start the longest blocks first."""
-        weight = {"MLPDropoutNet": 4.0, "BayesNet": 3.0, "IC-FDNet": 2.5, "LP-FDNet": 3.0, BASELINE: 0.0}
+        weight = {"MLPDropoutNet": 2.0, "DeepEnsembleNet": 0.3, "BayesNet": 2.0, "IC-FDNet": 2.0, "LP-FDNet": 3.0, BASELINE: 0.0}
         return weight.get(self.model, 1.0) * len(self.seeds) * len(self.dataset.x_train)
 
 
