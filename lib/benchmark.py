@@ -34,7 +34,7 @@ from lib.models import ModelSpec, count_parameters, model_spec
 from lib.plain import plain_fit
 from lib.posteriors import FDNLinear
 from lib.prediction import Prediction
-from lib.protocol import Protocol
+from lib.protocol import PUBLISHED, Protocol
 from lib.study import SEEDS as STUDY_SEEDS
 from lib.training import fit
 from lib.typesetting import Table
@@ -51,8 +51,8 @@ QUICK_MEMORY_CASES = ((20, 50), (1, 100_000))
 def check(spec: ModelSpec, dataset: Dataset, protocol: Protocol, seeds: Sequence[int]) -> None:
     """Raise AssertionError unless the stacked and the plain program give the same numbers, to 1e-6.
 
-    Compared are the validation score of every epoch and the kept parameters. Where a prediction draws dropout masks, each
-    program its own, the scores agree to a few percent and the predictions' mean and variance as far as K draws tell.
+    Compared are the validation score of every epoch and the kept parameters. Where a prediction draws dropout masks,
+    each program its own, scores agree to a few percent and the predictions' mean and variance as far as K draws tell.
     """
     stacked = fit(spec, dataset, protocol, seeds)
     own_masks = spec.name == "MLPDropoutNet"
@@ -68,7 +68,7 @@ def check(spec: ModelSpec, dataset: Dataset, protocol: Protocol, seeds: Sequence
 
 
 def _same_moments(first: torch.Tensor, second: torch.Tensor) -> None:
-    """Draws (K, N) of two programs, independent over N: means apart by their standard error, variances by a few percent."""
+    """Draws (K, N) of two programs, independent over N: means apart by standard errors, variances by a few percent."""
     variances = [draws.var(0) for draws in (first, second)]  # (N,)
     squared_error = sum(v / len(draws) for v, draws in zip(variances, (first, second)))
     distance = ((first.mean(0) - second.mean(0)).square() / squared_error).mean().item()
@@ -117,8 +117,8 @@ def study(
 
     Columns: ``dataset``, ``model``, ``phase``; ``seeds`` and ``epochs`` of the study; ``block`` (seeds) and ``sample``
     (epochs) as run; ``program_sample`` for that block and ``plain_sample`` for one seed, medians over repeats;
-    ``program`` and ``plain`` for the whole study; ``ratio``, plain / program. Training, validation and selection grow with
-    epochs and seeds, test and overhead with seeds. Start-up and data come once a process and once a data set.
+    ``program`` and ``plain`` for the whole study; ``ratio``, plain / program. Training, validation and selection grow
+    with epochs and seeds, test and overhead with seeds. Start-up and data come once a process and once a data set.
 
     Raises:
         AssertionError: if the programs disagree, see :func:`check`.
@@ -138,7 +138,8 @@ def study(
         seeds, full = parse_seeds(STUDY_SEEDS[dataset.name]), protocol.epochs // spec.members
         times: dict[str, list[dict[str, float]]] = {"program": [], "plain": []}
         with tempfile.TemporaryDirectory() as folder:
-            block = max(experiment.plan([dataset], [model], seeds, sample, Path(folder)), key=lambda b: len(b.seeds))
+            blocks = experiment.plan([dataset], [model], seeds, sample, Path(folder))
+            block = max(blocks, key=lambda one: len(one.seeds))
             check(spec, dataset, sample, block.seeds[:1])
             for i in range(repeats):
                 times["program"].append(_program(block, Path(folder, f"program{i}")))
@@ -161,16 +162,24 @@ def _once(dataset: str, phase: str, seconds: float, processes: int) -> dict[str,
 
 
 def _start_up() -> float:
-    """Processor seconds until a fresh process is ready to train."""
+    """Processor seconds of a fresh process that trains for a moment: until everything is loaded."""
     import resource  # not on Windows
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", "import lib.experiment"], check=True)
+    subprocess.run([sys.executable, "-c", "from lib import benchmark; benchmark.train_for_a_moment()"], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def resized(dataset: Dataset, train: int | None = None, validation: int | None = None, test: int | None = None) -> Dataset:
+def train_for_a_moment() -> None:
+    """One epoch of one seed; torch loads parts of itself with the first optimiser."""
+    protocol = replace(PUBLISHED, epochs=1)
+    fit(model_spec("LP-FDNet", 1, protocol), experiment.load_dataset("step", protocol), protocol, [0])
+
+
+def resized(
+    dataset: Dataset, train: int | None = None, validation: int | None = None, test: int | None = None
+) -> Dataset:
     """The data set with other numbers of points, its own cut or repeated; validation points are those that count."""
     changes: dict[str, np.ndarray] = {}
     kept = {"train": slice(None), "val": dataset.id_val, "test": slice(None)}
@@ -271,7 +280,7 @@ Run = tuple[Dataset, str, Protocol, int]  # data, model, protocol, number of see
 
 
 def peak_memory(runs: Sequence[Run]) -> list[float]:
-    """Most memory, in GB, that a process of its own has held from its start to the end of each run, one after the other."""
+    """Most memory, in GB, that a process of its own has held from its start to the end of each run, one by one."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(_peak, runs))
 
@@ -296,7 +305,7 @@ def memory(
     cases: Sequence[tuple[int, int]],
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Peak memory of one epoch, for numbers of seeds and of test points; one full and one short batch, few validation points.
+    """Peak memory of one epoch of two batches with few validation points, for numbers of seeds and of test points.
 
     Columns: ``dataset``, ``model``, ``seeds``, ``test_points``, ``gigabytes``.
     """
@@ -374,7 +383,7 @@ def growth_table(frame: pd.DataFrame) -> Table:
 def memory_table(frame: pd.DataFrame) -> Table:
     """Peak memory in GB."""
     cases = frame[["seeds", "test_points"]].drop_duplicates()
-    titles = [f"{c.seeds:,} seed{'s' * (c.seeds > 1)}, {c.test_points:,} test points" for c in cases.itertuples()]
+    titles = [f"{_times(c.seeds, 'seed')}, {_times(c.test_points, 'test point')}" for c in cases.itertuples()]
     rows = [
         (model, *(f"{value:.2f}" for value in of["gigabytes"])) for model, of in frame.groupby("model", sort=False)
     ]
@@ -427,6 +436,7 @@ def page(frames: dict[str, pd.DataFrame], seconds: float) -> str:
     """The page as Markdown, with where the numbers come from."""
     phases, environment = frames["phases"], experiment.environment()
     sample = phases[phases["model"] != "all"]
+    start_up = phases.loc[phases["phase"] == "start-up", "program_sample"].item()
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     lines = [
         "# Where the time goes",
@@ -434,15 +444,18 @@ def page(frames: dict[str, pd.DataFrame], seconds: float) -> str:
         f"The study takes **{phases['program'].sum():,.0f} s** of processor time, the plain program "
         f"**{phases['plain'].sum():,.0f} s**: {total_ratio(phases):.1f} times as much.",
         "",
-        "The plain program (`lib/plain.py`) is the study as one would first write it in PyTorch: one module, one optimiser and one",
-        "seed at a time, an ensemble's members one after the other, torch's defaults, the draws of a prediction in one batch.",
-        "Before anything was timed, both programs gave the same validation scores and kept parameters to 1e-6 from the same",
-        "random numbers; dropout masks of predictions are each program's own, and there mean and variance agree.",
+        "The plain program (`lib/plain.py`) is the study as one would first write it in PyTorch: one module, one",
+        "optimiser and one seed at a time, an ensemble's members one after the other, torch's defaults, the draws of a",
+        "prediction in one batch. Before anything was timed, both programs gave the same validation scores and kept",
+        "parameters to 1e-6 from the same random numbers; each draws the dropout masks of predictions itself, and",
+        "there mean and variance agree.",
         "",
-        f"Measured: {sample['sample'].iloc[0]} epochs of one block of seeds, and of one seed of the plain program, in turns; processor",
-        "time of one thread, medians over repeats. For the whole study training, validation (the draws) and selection (their",
-        "score and the best epoch) are multiplied by epochs and seeds, test (draws, metrics, writing) and overhead by seeds.",
-        "Start-up is counted once for each process of `fdn run`, and once for the plain program.",
+        f"Measured: {_times(sample['sample'].iloc[0], 'epoch')} of one block of seeds and, in turns, of one seed of the",
+        "plain program; processor time of one thread, medians over repeats. For the whole study training, validation (the",
+        "draws) and selection (their score and the best epoch) are multiplied by epochs and seeds, test (draws,",
+        "metrics, writing) and overhead by seeds.",
+        f"Start-up of a process takes {start_up:.1f} s; it counts once for each process of `fdn run`, and once for the",
+        "plain program.",
         "",
         f"- command: `{' '.join(environment['argv'])}`, {seconds / 60:.1f} minutes",
         f"- device: {device()}",
@@ -453,6 +466,10 @@ def page(frames: dict[str, pd.DataFrame], seconds: float) -> str:
         "The numbers behind the tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in frames) + ".",
     ]
     return "\n".join(lines) + "\n\n" + "\n".join(table.to_markdown() for table in tables(frames))
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def write(frames: dict[str, pd.DataFrame], seconds: float, out: Path) -> list[Path]:

@@ -133,7 +133,8 @@ def test_resized_data_are_cut_or_repeated_and_keep_the_points_that_count(dataset
     changed = benchmark.resized(step, train=2000, validation=300, test=7)
     assert (len(changed.x_train), len(changed.x_val), len(changed.x_test)) == (2000, 300, 7)
     assert changed.id_val.all() and np.array_equal(changed.x_val[:256], step.x_val[step.id_val])
-    assert np.array_equal(changed.x_train[1024:], step.x_train[:976]) and np.array_equal(changed.y_test, step.y_test[:7])
+    assert np.array_equal(changed.x_train[1024:], step.x_train[:976])
+    assert np.array_equal(changed.y_test, step.y_test[:7])
     assert benchmark.resized(dataset).fingerprint == dataset.fingerprint
 
 
@@ -155,7 +156,7 @@ def test_growth_sees_seeds_draws_examples_and_width(monkeypatch):
 
 
 def test_memory_grows_little_enough_for_100_000_test_points():
-    """In one process of its own: what 5,000 more points need is the difference of its peaks, whatever this one holds."""
+    """In a process of its own, whatever this one holds: 5,000 more points need the difference of its peaks."""
     held = np.ones(150_000_000)  # 1.2 GB
     step, protocol = experiment.load_dataset("step", PUBLISHED), replace(PUBLISHED, epochs=1)
     sizes = {points: benchmark.resized(step, train=65, validation=50, test=points) for points in (500, 5_500)}
