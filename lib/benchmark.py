@@ -436,6 +436,7 @@ def page(frames: dict[str, pd.DataFrame], seconds: float) -> str:
     """The page as Markdown, with where the numbers come from."""
     phases, environment = frames["phases"], experiment.environment()
     sample = phases[phases["model"] != "all"]
+    epochs = _times(sample["sample"].iloc[0], "epoch")
     start_up = phases.loc[phases["phase"] == "start-up", "program_sample"].item()
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     lines = [
@@ -450,10 +451,10 @@ def page(frames: dict[str, pd.DataFrame], seconds: float) -> str:
         "parameters to 1e-6 from the same random numbers; each draws the dropout masks of predictions itself, and",
         "there mean and variance agree.",
         "",
-        f"Measured: {_times(sample['sample'].iloc[0], 'epoch')} of one block of seeds and, in turns, of one seed of the",
-        "plain program; processor time of one thread, medians over repeats. For the whole study training, validation (the",
-        "draws) and selection (their score and the best epoch) are multiplied by epochs and seeds, test (draws,",
-        "metrics, writing) and overhead by seeds.",
+        f"Measured: {epochs} of one block of seeds and, in turns, of one seed of the plain program; processor time of",
+        "one thread, medians over three repeats (`--quick`: one). For the whole study training, validation (the draws)",
+        "and selection (their score and the best epoch) are multiplied by epochs and seeds, test (draws, metrics,",
+        "writing) and overhead by seeds.",
         f"Start-up of a process takes {start_up:.1f} s; it counts once for each process of `fdn run`, and once for the",
         "plain program.",
         "",
@@ -469,7 +470,7 @@ def page(frames: dict[str, pd.DataFrame], seconds: float) -> str:
 
 
 def _times(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def write(frames: dict[str, pd.DataFrame], seconds: float, out: Path) -> list[Path]:
