@@ -253,6 +253,32 @@ def _differences(args: argparse.Namespace) -> None:
     print("Written: " + ", ".join(report.shown_path(path) for path in written))
 
 
+def _extras(args: argparse.Namespace) -> None:
+    from lib import extras, report
+
+    if args.seeds:
+        parse_seeds(args.seeds)
+    chosen = extras.choose([name.strip() for name in args.only.split(",")] if args.only else None)
+    extras.run(chosen, args.out, args.seeds, args.workers)
+    print("Written: " + ", ".join(report.shown_path(path) for path in extras.write(args.out, args.to)))
+
+
+def _latency(args: argparse.Namespace) -> None:
+    from lib import latency, report
+
+    frame = latency.measure(args.quick)
+    print(frame.to_string(index=False, na_rep="", float_format="{:.3g}".format))
+    print("Written: " + ", ".join(report.shown_path(path) for path in latency.write(frame, args.to)))
+
+
+def _claims(args: argparse.Namespace) -> None:
+    from lib import claims, extras, report
+
+    written = claims.write(args.to, extras.pool(args.results))
+    print(written[1].read_text().split("\n")[2])  # the counts
+    print("Written: " + ", ".join(report.shown_path(path) for path in written))
+
+
 def _bench(args: argparse.Namespace) -> None:
     import time
 
@@ -267,6 +293,14 @@ def _bench(args: argparse.Namespace) -> None:
         print("\n".join([f"{table.title}. {table.caption}\n", report.text_of(table), *table.notes, ""]))
     print(f"Ran on: {benchmark.device()}")
     print("Written: " + ", ".join(report.shown_path(path) for path in written))
+
+
+def _site(args: argparse.Namespace) -> None:
+    from lib import report
+    from lib.site.build import build
+
+    n_pages = build(args.results, args.out)
+    print(f"Written: {n_pages} pages; open {report.shown_path(args.out / 'index.html')}")
 
 
 def _smoke(args: argparse.Namespace) -> None:
@@ -378,6 +412,24 @@ def _differences_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--workers", type=_number, help="processes (default: one per core)")
 
 
+def _extras_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--only", metavar="GROUPS", help="of those on the page data/extras (default: all)")
+    one.add_argument("--seeds", help=f"{SEEDS_SYNTAX} (default: every group's own)")
+    one.add_argument("--out", **FOLDER, default=OUT / "extras", help="results folder (default: out/extras)")
+    one.add_argument("--to", **FOLDER, help="where the page and its data go (default: data/extras)")
+    one.add_argument("--workers", type=_number, help="processes (default: one per core)")
+
+
+def _latency_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--quick", action="store_true", help="fewer repeats and sizes")
+    one.add_argument("--to", **FOLDER, help="where the measurements go (default: data/claims)")
+
+
+def _claims_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--results", **FOLDER, help="main results (default: the committed ones)")
+    one.add_argument("--to", **FOLDER, help="where the page and its data go (default: data/claims)")
+
+
 def _bench_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(*DATASETS, help=f"of {', '.join(published.DATASETS)} (default: all)")
     stochastic = ",".join(models.STOCHASTIC_MODELS)
@@ -386,6 +438,11 @@ def _bench_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--epochs", type=_number, default=5, help="epochs of the sample (default: 5)")
     one.add_argument("--quick", action="store_true", help="no repeats, and fewer sizes")
     one.add_argument("--out", **FOLDER, default=OUT / "benchmark", help="default: out/benchmark")
+
+
+def _site_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--results", **FOLDER, default=paths.COMMITTED_RESULTS, help="default: the committed results")
+    one.add_argument("--out", **FOLDER, default=OUT / "site", help="default: out/site")
 
 
 def _publish_options(one: argparse.ArgumentParser) -> None:
@@ -431,8 +488,17 @@ COMMANDS = (  # name, what it does, options, code, examples
     )),
     ("differences", "Measure what each difference between print and published runs does, and write the page.",
      _differences_options, _differences, ("", "--seeds 0:3 --out out/differences")),
+    ("extras", "Runs beyond the published tables: the print as written, other objectives and settings; and their page.",
+     _extras_options, _extras, ("", "--only beta,hypernetwork,warm-up", "--only iwae --seeds 0:2 --to out/iwae")),
+    ("latency", "Measure times of predictions and training steps as ratios, for the paper's sentences on cost.",
+     _latency_options, _latency, ("", "--quick --to out/latency")),
+    ("claims", "Judge the paper's sentences by the committed results, and write the page.",
+     _claims_options, _claims, ("", "--results out --to out/claims")),
     ("bench", "Measure where the study's time goes, against a plain program that gives the same numbers; growth; memory.",
      _bench_options, _bench, ("", "--quick", "--dataset step --models LP-FDNet,IC-FDNet --out out/bench")),
+    ("site", "Write the static site: results, notebooks, reference of the code, provenance.", _site_options, _site, (
+        "", "--results out --out out/site",
+    )),
     ("smoke", "Walk the whole path with few epochs, into out/smoke.", lambda one: None, _smoke, ("",)),
 )  # fmt: skip
 

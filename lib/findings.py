@@ -252,10 +252,12 @@ def mean_error_table(found: Study) -> Table:
     )  # fmt: skip
 
 
-def protocol_table(metrics: pd.DataFrame, dataset: str, protocols: Sequence[str]) -> Table:
+def protocol_table(
+    metrics: pd.DataFrame, dataset: str, protocols: Sequence[str], models: Sequence[str] = STOCHASTIC_MODELS
+) -> Table:
     """Medians over seeds of the key metrics under several protocols, a row per model and protocol."""
     rows = []
-    for model in STOCHASTIC_MODELS:
+    for model in models:
         for protocol in protocols:
             keys = (metrics["dataset"] == dataset, metrics["model"] == model, metrics["protocol"] == protocol)
             run = metrics[np.logical_and.reduce(keys)]

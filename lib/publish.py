@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import data, notebooks, paths, published, readme, report, reproduce, results, tables
+from lib import claims, data, extras, notebooks, paths, published, readme, report, reproduce, results, tables
 from lib.data import uci
 from lib.errors import UserError
 from lib.protocol import PROTOCOLS, PUBLISHED
@@ -48,8 +48,11 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     for note in notes:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
-    readme.update()
     report.write_comparison(paths.COMPARISON, report.with_committed(committed), PUBLISHED.label)
+    if (paths.EXTRAS / "metrics.parquet").exists():
+        extras.update()
+    claims.write()
+    readme.update()
     for path in pairs:
         if notebooks.measures_run_times(path):
             say(f"left as it is: {show(path)}, which measures run times and shows no results")

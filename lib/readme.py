@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import paths, published, results
+from lib import claims, paths, published, results
 from lib.errors import UserError
 from lib.models import BASELINE, STOCHASTIC_MODELS
 from lib.tables import corrected_mean_error, plain_number
@@ -59,6 +59,9 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
             one = plain_number(single)
             cells.append(one if model == BASELINE else f"{one} / {plain_number(mean)}")
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    if (judged := paths.CLAIMS / "claims.csv").exists():
+        found = pd.read_csv(judged, keep_default_na=False).itertuples()
+        lines += ["", f"And the paper's sentences: {claims.summary(found)} ([data/claims](data/claims/README.md))."]
     return "\n".join(lines)
 
 

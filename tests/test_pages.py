@@ -8,7 +8,7 @@ import re
 import pandas as pd
 import pytest
 
-from lib import differences, paths, readme, report, results
+from lib import claims, differences, extras, paths, readme, report, results
 from lib.errors import UserError
 from lib.protocol import AS_WRITTEN, PUBLISHED
 
@@ -48,6 +48,17 @@ def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
     metrics = report.with_committed(paths.COMMITTED_RESULTS)
     for path in report.write_comparison(tmp_path, metrics, "published"):
         assert path.read_text() == (paths.COMPARISON / path.name).read_text(), path.name
+
+
+def test_page_of_claims_holds_the_committed_results(tmp_path):
+    for path in claims.write(tmp_path):
+        assert path.read_text() == (paths.CLAIMS / path.name).read_text(), path.name
+
+
+@pytest.mark.skipif(not (paths.EXTRAS / "README.md").exists(), reason="no extras were run yet: `fdn extras`")
+def test_page_of_extras_holds_the_committed_results():
+    times = pd.read_csv(paths.EXTRAS / "times.csv")
+    assert (paths.EXTRAS / "README.md").read_text() == extras.page(extras.pool(), times)
 
 
 def test_every_differing_setting_is_on_the_page_of_differences():

@@ -70,7 +70,8 @@ def project(tmp_path, monkeypatch):
     """An empty project with small notebooks, without UCI files and without a network."""
     root = tmp_path / "project"
     places = {"ROOT": "", "NOTEBOOKS": "notebooks", "COMMITTED_RESULTS": "data/results", "FIGURES": "figures",
-              "DATA_RAW": "data/raw", "DEFAULT_OUT": "out", "COMPARISON": "data/comparison"}  # fmt: skip
+              "DATA_RAW": "data/raw", "DEFAULT_OUT": "out", "COMPARISON": "data/comparison",
+              "CLAIMS": "data/claims", "EXTRAS": "data/extras"}  # fmt: skip
     for name, place in places.items():
         monkeypatch.setattr(paths, name, root / place)
     monkeypatch.setattr(uci, "cache_dir", lambda: tmp_path / "cache")

@@ -1,0 +1,195 @@
+"""Runs beyond the published tables: the print read literally, other objectives and settings, the deterministic models.
+
+They show what the tables leave open and are the evidence for the paper's sentences about beta, hypernetwork capacity,
+warm-up and IWAE. ``data/extras`` holds their metrics, run times and the page made from them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+
+from lib import experiment, findings, paths, published, report, results
+from lib.arguments import parse_seeds
+from lib.errors import UserError
+from lib.models import BASELINE, STOCHASTIC_MODELS
+from lib.protocol import AS_WRITTEN, PUBLISHED, Protocol
+
+FDN = published.REPRESENTED_MODELS
+ABLATED = ("step", "energy")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A group of runs that answers one question, and what is shown beside it."""
+
+    name: str
+    question: str
+    datasets: tuple[str, ...]
+    models: tuple[str, ...]
+    protocols: tuple[Protocol, ...]
+    seeds: str = "0:5"
+    beside: tuple[str, ...] = ()  # models shown beside it, from the main results
+
+
+def _changes(**settings: Sequence[object]) -> tuple[Protocol, ...]:
+    return tuple(replace(PUBLISHED, **dict(zip(settings, values))) for values in product(*settings.values()))
+
+
+EXTRAS = (
+    Extra(
+        "deterministic", "The models that the tables omit, beside dropout and the ensemble.", published.DATASETS,
+        ("MLPNet", "HyperNet", BASELINE), (PUBLISHED,), beside=("MLPDropoutNet", "DeepEnsembleNet"),
+    ),
+    Extra(
+        "as_written", "The paper read literally, beside what the published numbers were computed with.",
+        published.DATASETS, STOCHASTIC_MODELS, (AS_WRITTEN,),
+    ),
+    Extra("more-seeds", "CCPP and energy with 20 seeds in place of three.", ("ccpp", "energy"), STOCHASTIC_MODELS,
+          (PUBLISHED,), "3:20"),
+    Extra(
+        "iwae", "The beta-ELBO against the importance-weighted bound with K draws (appendix B).", ABLATED, FDN,
+        (*_changes(train_draws=(5, 20)), *_changes(objective=("iwae",), train_draws=(1, 5, 20))),
+    ),
+    Extra("beta", "Does beta trade sharpness inside the band against caution outside (section 4.5)?", ABLATED, FDN,
+          _changes(beta_max=(0.01, 0.1, 10.0))),
+    Extra("hypernetwork", "Does the width of the hypernetworks (section 4.5)?", ABLATED, FDN,
+          _changes(hyper_factor=(0.5, 2.0))),
+    Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN, _changes(warmup=(0,))),
+)  # fmt: skip
+
+
+def choose(names: Sequence[str] | None) -> list[Extra]:
+    """The extras of these names, in the order of EXTRAS; all if None. UserError for an unknown name."""
+    known = [extra.name for extra in EXTRAS]
+    if unknown := [name for name in names or () if name not in known]:
+        raise UserError(f"unknown group {unknown[0]!r}; choose from {', '.join(known)}")
+    return [extra for extra in EXTRAS if names is None or extra.name in names]
+
+
+def run(
+    extras: Sequence[Extra],
+    out: Path,
+    seeds: str | None = None,
+    workers: int | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Compute the cells that ``out`` lacks; ``seeds`` replaces every group's own."""
+    for extra in extras:
+        start = time.perf_counter()
+        for protocol in extra.protocols:
+            experiment.run(extra.datasets, extra.models, parse_seeds(seeds or extra.seeds), protocol, out, workers)
+        say(f"{extra.name}: {time.perf_counter() - start:.0f} s")
+
+
+def write(out: Path, folder: Path | None = None) -> list[Path]:
+    """Write ``metrics.parquet`` and ``times.csv`` from a results folder, and the page ``README.md``; return their paths."""
+    folder = folder or paths.EXTRAS
+    metrics = results.load_metrics(out)
+    wanted = [key for extra in EXTRAS for key in product(extra.datasets, extra.models, (p.label for p in extra.protocols))]
+    used = results.sort(metrics[pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]]).isin(wanted)])
+    written = [folder / name for name in ("metrics.parquet", "times.csv")]
+    with results.atomic(written[0]) as path:
+        used.to_parquet(path, index=False)
+    with results.atomic(written[1]) as path:
+        _times(out, wanted).to_csv(path, index=False)
+    return [*written, update(folder)]
+
+
+def update(folder: Path | None = None) -> Path:
+    """Write the page anew from the folder's files and the main results, and return its path."""
+    folder = folder or paths.EXTRAS
+    target = folder / "README.md"
+    text = page(pool(folder=folder), pd.read_csv(folder / "times.csv"))
+    with results.atomic(target) as path:
+        path.write_text(text, encoding="utf-8")
+    return target
+
+
+def _times(out: Path, wanted: Sequence[tuple[str, str, str]]) -> pd.DataFrame:
+    """Seconds and number of seeds of every block, summed per (dataset, model, protocol)."""
+    rows = []
+    for path in sorted(out.glob("sidecar/*/*/*/*.json")):
+        protocol, dataset, model, _ = path.relative_to(out / "sidecar").parts
+        if (dataset, model, protocol) in wanted:
+            content = json.loads(path.read_text())
+            rows.append((dataset, model, protocol, len(content["seeds"]), content["seconds"]["total"]))
+    frame = pd.DataFrame(rows, columns=["dataset", "model", "protocol", "seeds", "seconds"])
+    return frame.groupby(["dataset", "model", "protocol"], as_index=False, sort=True).sum().round(1)
+
+
+def pool(committed: Path | None = None, folder: Path | None = None) -> pd.DataFrame:
+    """All committed metrics: the main results, and the extras' cells that those do not hold.
+
+    Raises:
+        FileNotFoundError: if there are no main results.
+    """
+    main = report.read_metrics(committed or paths.COMMITTED_RESULTS)
+    folder = folder or paths.EXTRAS
+    if not (folder / "metrics.parquet").exists():
+        return main
+    both = pd.concat([main, report.read_metrics(folder)], ignore_index=True)
+    return results.sort(both.drop_duplicates(list(results.KEY)))
+
+
+def page(metrics: pd.DataFrame, times: pd.DataFrame) -> str:
+    """The page as Markdown: every group's medians beside those of the published protocol with the same seeds."""
+    seconds = times.set_index(["dataset", "model", "protocol"])["seconds"]
+    parts = [
+        "# Beyond the published tables",
+        "Written by `fdn extras`, which computes what is missing of these runs. Where a group changes the protocol, its seeds "
+        "are compared with the same seeds under `published`. Times are those of one thread, over all seeds of a group.",
+    ]
+    for extra in EXTRAS:
+        labels = [protocol.label for protocol in extra.protocols]
+        taken = seconds[seconds.index.isin(list(product(extra.datasets, extra.models, labels)))].sum()
+        parts.append(f"## {extra.name}\n\n{extra.question} `fdn extras --only {extra.name}`, {taken / 60:.1f} minutes.")
+        if extra.name == "more-seeds":
+            parts += [_more_seeds(metrics, extra), _scores(metrics, extra)]
+            continue
+        shown = [model for model in (*extra.models, *extra.beside) if model != BASELINE]
+        same = metrics[metrics["seed"].isin(parse_seeds(extra.seeds))]
+        for dataset in extra.datasets:
+            table = findings.protocol_table(same, dataset, list(dict.fromkeys([PUBLISHED.label, *labels])), shown)
+            parts.append(table.to_markdown())
+        if AS_WRITTEN in extra.protocols and same["protocol"].eq(AS_WRITTEN.label).any():
+            parts.append(_reached(same))
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _reached(metrics: pd.DataFrame) -> str:
+    counts = []
+    for protocol in (PUBLISHED, AS_WRITTEN):
+        total = published.score(published.compare(metrics, protocol.label)).iloc[-1]
+        p = published.uniformity(metrics, protocol.label)["p"].iloc[0]
+        counts.append(f"`{protocol.label}` {total['minmax']} of {total['n']} (p = {p:.3f})")
+    return (
+        f"Published numbers inside the range of these seeds: {findings.listing(counts)}; one more seed would have "
+        f"{total['expected_minmax']:.0%} there. p: the randomisation test of the page of published numbers."
+    )
+
+
+def _more_seeds(metrics: pd.DataFrame, extra: Extra) -> str:
+    first = parse_seeds(extra.seeds)[0]
+    lines = []
+    for what, seeds in ((f"the first {first} seeds", metrics["seed"] < first), ("all seeds", metrics["seed"] >= 0)):
+        score = published.score(published.compare(metrics[seeds])).set_index(["by", "name"])
+        for dataset in extra.datasets:
+            row = score.loc[("dataset", dataset)]
+            lines.append(
+                f"- **{dataset}**, {what}: {row['minmax']:.0f} of {row['n']:.0f} published numbers inside the range, where "
+                f"chance gives {row['expected_minmax'] * row['n']:.0f}."
+            )
+    return "\n".join(lines)
+
+
+def _scores(metrics: pd.DataFrame, extra: Extra) -> str:
+    comparison = published.compare(metrics)
+    shown = comparison[comparison["dataset"].isin(extra.datasets)]
+    return report.number_table(shown, "more_seeds", "Every number with all seeds").to_markdown()

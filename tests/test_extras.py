@@ -1,0 +1,78 @@
+"""Runs beyond the published tables: what is run, what is kept and what the page says."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from fake_results import write_results
+
+from lib import experiment, extras, results
+from lib.claims import CLAIMS
+from lib.errors import UserError
+from lib.models import STOCHASTIC_MODELS
+from lib.protocol import PUBLISHED
+
+
+def test_groups_are_chosen_by_name():
+    assert [extra.name for extra in extras.choose(["iwae", "beta"])] == ["iwae", "beta"]
+    assert extras.choose(None) == list(extras.EXTRAS)
+    with pytest.raises(UserError, match="unknown group 'gamma'; choose from deterministic"):
+        extras.choose(["gamma"])
+
+
+def test_every_variant_that_a_claim_needs_is_run():
+    run = {
+        (dataset, f"{model}{protocol.label.removeprefix('published')}")
+        for extra in extras.EXTRAS for protocol in extra.protocols for dataset in extra.datasets for model in extra.models
+    }  # fmt: skip
+    for claim in CLAIMS:
+        names = [name for name in claim.models if "/" not in name and name not in STOCHASTIC_MODELS]
+        assert {(dataset, name) for dataset in claim.datasets for name in names} <= run, claim.words
+
+
+def test_run_asks_for_every_cell_and_seed(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(experiment, "run", lambda *args: asked.append(args))
+    said = []
+    extras.run(extras.choose(["hypernetwork", "more-seeds"]), tmp_path, say=said.append)
+    assert [(args[3].label, len(args[2])) for args in asked] == [
+        ("published", 17), ("published+hyper_factor=0.5", 5), ("published+hyper_factor=2.0", 5),
+    ]  # fmt: skip
+    extras.run(extras.choose(["hypernetwork"]), tmp_path, seeds="7", say=said.append)
+    assert asked[-1][2] == [7] and len(said) == 3
+
+
+def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
+    main, out, folder = tmp_path / "main", tmp_path / "out", tmp_path / "extras"
+    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
+    write_results(main, ["step"], STOCHASTIC_MODELS, [0, 1, 9])
+    changed = replace(PUBLISHED, beta_max=0.1).label
+    write_results(out, ["step"], extras.FDN, [0, 1], protocol=changed)
+    write_results(out, ["step"], ["MLPNet"], [0, 1])
+    write_results(out, ["step"], ["BayesNet"], [0, 1], protocol=changed)  # nobody asked for it
+    metrics, times, page = extras.write(out, folder)
+    kept = pd.read_parquet(metrics)
+    assert set(zip(kept["model"], kept["protocol"])) == {("IC-FDNet", changed), ("LP-FDNet", changed), ("MLPNet", "published")}
+    seconds = pd.read_csv(times).set_index(["dataset", "model", "protocol"])
+    assert list(seconds.loc[("step", "MLPNet", "published")]) == [2, 1.2]
+    text = page.read_text()
+    beta = text.split("## beta")[1].split("## ")[0]
+    row = next(line for line in beta.splitlines() if line.startswith(f"| LP-FDNet | `{changed}`"))
+    assert "| 2 |" in row and "n/a" not in row
+    assert "| LP-FDNet | `published` | 2 |" in beta  # the same seeds, not all three
+    assert "| MLPNet | `published` | 2 |" in text.split("## deterministic")[1].split("## ")[0]
+    assert extras.update(folder).read_text() == text
+
+
+def test_main_results_come_before_the_extras(tmp_path, monkeypatch):
+    main, out = tmp_path / "main", tmp_path / "out"
+    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
+    monkeypatch.setattr("lib.paths.EXTRAS", tmp_path / "none")
+    first = write_results(main, ["step"], ["MLPNet"], [0])
+    assert extras.pool().equals(first)
+    second = write_results(out, ["step"], ["MLPNet", "HyperNet"], [0, 1]).assign(mse_id=-1.0)
+    second.to_parquet(out / "metrics.parquet")
+    both = extras.pool(folder=out).set_index(["model", "seed"])["mse_id"]
+    assert len(both) == 4 and both["MLPNet", 0] == first["mse_id"][0] and both["MLPNet", 1] == -1
+    assert list(both.index.get_level_values("model")[:2]) == ["MLPNet", "MLPNet"]
+    assert results.load_metrics(main).equals(first)
