@@ -19,7 +19,7 @@ endif
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce paper slurm-test publish test smoke lab clean
+.PHONY: help env reproduce paper slurm-test site site-test publish test smoke lab clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml requirements.lock
 ifneq ($(TORCH_INDEX),)
 	$(VENV)/bin/python -m pip install --index-url '$(TORCH_INDEX)' --no-deps -c requirements.lock torch
 endif
-	$(VENV)/bin/python -m pip install -c requirements.lock -e '.[workflow]'
+	$(VENV)/bin/python -m pip install -c requirements.lock -e '.[workflow,site]'
 	@touch $@
 
 reproduce: $(READY) ## Run the six tasks; tables and figures go to out/ (at most 20 minutes on 2 cores)
@@ -71,7 +71,13 @@ test: $(READY) ## Run all tests and every notebook (at most 15 minutes on 2 core
 	test -z "$$failed"
 
 slurm-test: $(READY) ## The workflow on a one-node SLURM (as root on Debian: apt-get install slurm-wlm munge)
-	$(PY) -m pytest -q -m slurm tests/test_workflow_slurm.py
+	$(PY) -m pytest -q -o addopts= tests/slurm_checks.py
+
+site: $(READY) ## Write the static site of the committed results to OUT/site
+	$(PY) -m lib site --out '$(OUT)/site'
+
+site-test: site ## Read the site in a browser (Debian: apt-get install chromium)
+	SITE='$(OUT)/site' $(PY) -m pytest -q -o addopts= tests/site_checks.py
 
 smoke: $(READY) ## Walk the whole path with few epochs (under 2 minutes)
 	$(PY) -m lib smoke

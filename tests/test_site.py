@@ -1,0 +1,118 @@
+"""The pages of the site and their tables, without a browser; tests/site_checks.py reads the built site in one."""
+
+from __future__ import annotations
+
+import html
+import re
+from importlib.util import find_spec
+
+import pytest
+from fake_results import write_results
+
+from lib import paths, published
+from lib.errors import UserError
+from lib.models import BASELINE, STOCHASTIC_MODELS
+from lib.site import build, markup, pages
+from lib.tables import plain_number
+
+sphinx_needed = pytest.mark.skipif(
+    not all(map(find_spec, build.NEEDED)), reason="needs the extra `site`: pip install -c requirements.lock -e '.[site]'"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    write_results(out, ["step"], [BASELINE, *STOCHASTIC_MODELS], range(3))
+    return out
+
+
+@pytest.fixture(scope="module")
+def source(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    pages.write(run, folder)
+    return folder
+
+
+def table_rows(page: str, name: str) -> list[list[tuple[str, str]]]:
+    """Value and text of every cell of a table's body."""
+    [table] = re.findall(rf'<table[^>]*><caption id="{name}">.*?</table>', page)
+    body = table.split("<tbody>")[1]
+    cell = re.compile(r'<t[hd][^>]*?(?: data-value="([^"]*)")?>(.*?)</t[hd]>')
+    return [[(value, html.unescape(text)) for value, text in cell.findall(row)] for row in body.split("<tr>")[1:]]
+
+
+def test_page_of_a_data_set_holds_every_number_of_its_results(run, source):
+    from lib import results
+
+    expected = published.compare(results.load_metrics(run))
+    expected = expected[expected["dataset"] == "step"]
+    rows = table_rows((source / "results" / "step.md").read_text(), "numbers-step")
+    assert len(rows) == len(expected) == 42
+    for row, number in zip(rows, expected.to_dict("records"), strict=True):
+        assert row[0][1] == number["model"]
+        assert row[2] == (repr(number["published"]), number["printed"])
+        for cell, name in zip(row[3:8], ("median", "q05", "q95", "min", "max"), strict=True):
+            assert cell == (repr(number[name]), plain_number(number[name]))
+        assert [row[8][1], row[10][1]] == [str(number["n_seeds"]), number["verdict"]]
+
+
+def test_every_figure_names_its_data_and_a_command_that_exists(source):
+    from lib.cli import COMMANDS
+
+    page = (source / "results" / "step.md").read_text()
+    figures = re.findall(r"```\{figure\} (\S+)\n:alt: (.+)\n.*?```", page, re.DOTALL)
+    assert len(figures) == 7
+    for path, alt in figures:
+        assert (source / "results" / path).resolve().exists() and len(alt) > 30
+    for text in re.findall(r"```\{figure\}.*?```", page, re.DOTALL):
+        [data] = re.findall(r"\]\((\S+\.csv)\)", text)
+        assert (source / "results" / data).exists()
+    commands = {name for name, *_ in COMMANDS}
+    for path in source.rglob("*.md"):
+        if path.parent.name != "api":
+            assert set(re.findall(r"`fdn ([a-z]+)", path.read_text())) <= commands, path
+
+
+def test_csv_of_points_has_every_model(source):
+    import pandas as pd
+
+    points = pd.read_csv(source / "results" / "step" / "points.csv")
+    assert set(points["model"]) == set(STOCHASTIC_MODELS) and points.groupby("model").size().eq(2001).all()
+
+
+def test_modules_are_all_there():
+    names = pages.modules()
+    files = {
+        ".".join(path.relative_to(paths.ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for package in pages.PACKAGES for path in (paths.ROOT / package).rglob("*.py")
+    }  # fmt: skip
+    assert set(names) == {name for name in files if not name.endswith(pages.NOT_DOCUMENTED)}
+
+
+def test_cells_show_missing_numbers_and_escape_text():
+    table = markup.sortable_table("t", "a < b", ["name", "x"], [["<i>", float("nan")], ["`c`", markup.Printed("0.10", 0.1)]])
+    assert '<caption id="t">a &lt; b</caption>' in table
+    assert "&lt;i&gt;" in table and '<td class="number">—</td>' in table
+    assert '<code>c</code>' in table and '<td class="number" data-value="0.1">0.10</td>' in table
+
+
+def test_a_folder_with_other_files_is_left_alone(run, tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match="no site"):
+        build.build(run, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+@sphinx_needed
+def test_site_builds_without_a_warning_and_in_place_of_an_older_one(run, tmp_path, capfd):
+    out = tmp_path / "site"
+    out.mkdir()
+    for name in (".buildinfo", "old.html"):
+        (out / name).write_text("")
+    count = build.build(run, out)
+    assert count == len(list(out.rglob("*.html"))) > len(pages.modules())
+    assert not (out / "old.html").exists() and list(tmp_path.iterdir()) == [out]
+    page = (out / "index.html").read_text()
+    assert 'lang="en"' in page and 'src="http' not in page
+    assert "<mjx" not in page and (out / "_static" / "mathjax" / "tex-chtml.js").exists()
