@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from lib.errors import UserError
 SEEDS = {"step": "0:20", "sine": "0:20", "quad": "0:20", "airfoil": "0:100", "ccpp": "0:3", "energy": "0:3"}
 SNAKEFILE = paths.ROOT / "workflow" / "Snakefile"
 PROFILES = paths.ROOT / "workflow" / "profiles"
-PLAN = Path("workflow", "plan.json")
+PLAN, SAID = Path("workflow", "plan.json"), Path("workflow", "snakemake.log")
 NOTEBOOK_SEEDS = 20  # shown by one executed notebook
 OVERVIEW = "05_figures_and_tables"
 PRODUCTS = {"collect": "metrics.parquet", "tables": "tables", "figures": "figures", "compare": "compare.txt"}
@@ -256,12 +257,12 @@ def paper(study: Study, out: Path, profile: str = "local", say: Callable[[str], 
         absent, before = prepare(study, out), _times(study, out)
         total = sum(len(parse_seeds(piece.seeds)) for piece in study.pieces)
         say(f"{total} cells in {len(study.pieces)} jobs, {sum(absent.values())} cells to compute")
-        failures = {} if _snakemake(out, settings) else _failures(study, out)
+        failures = {} if _snakemake(out, settings, say) else _failures(study, out)
         lacking = absent_cells(study, out) if absent else {}
         if lacking and len(lacking) < len(study.pieces):
             say("\nSome cells are missing; what follows from the others:")
             prepare(study, out, complete_only=True)
-            if _snakemake(out, settings):
+            if _snakemake(out, settings, say):
                 failures = {step: reason for step, reason in failures.items() if step in lacking}
             else:
                 failures = _failures(study, out)
@@ -282,12 +283,8 @@ def paper(study: Study, out: Path, profile: str = "local", say: Callable[[str], 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Keep other runs out of a results folder until this one and its Snakemake have ended, however they end."""
-    from lib import results
-
-    lock = out / "workflow" / "lock"
-    with results.atomic(lock.with_name("writable")):
-        pass
-    with lock.open("w") as file:
+    (out / "workflow").mkdir(parents=True, exist_ok=True)
+    with (out / "workflow" / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -298,15 +295,23 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _snakemake(out: Path, profile: Path) -> bool:
-    """Whether Snakemake could do everything."""
+def _snakemake(out: Path, profile: Path, say: Callable[[str], None]) -> bool:
+    """Whether Snakemake could do everything; what it says goes to a file, and how far it is to ``say``."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", SNAKEFILE, "--directory", out, "--profile", profile]
-    process = subprocess.Popen([*command, "--config", "prepared=True"], close_fds=False)
-    try:
-        return process.wait() == 0
-    except KeyboardInterrupt:
-        process.wait()  # it has been interrupted too, and ends its jobs
-        raise
+    with (out / SAID).open("w") as file, (out / SAID).open() as said:
+        inherits = {"stdout": file, "stderr": file, "close_fds": False}  # the lock too, should this process be killed
+        process = subprocess.Popen([*command, "--config", "prepared=True"], **inherits)
+        try:
+            while True:
+                ended = process.poll() is not None
+                for done, total in re.findall(r"^(\d+) of (\d+) steps", said.read(), re.MULTILINE):
+                    say(f"{time.strftime('%H:%M:%S')}  {done} of {total} steps done")
+                if ended:
+                    return process.returncode == 0
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            process.wait()  # it has been interrupted too, and ends its jobs
+            raise
 
 
 def _times(study: Study, out: Path) -> dict[str, int | None]:
@@ -321,7 +326,15 @@ def _failures(study: Study, out: Path) -> dict[str, str]:
     for step, done in _times(study, out).items():
         log = out / study.log(step)
         if done is None and log.exists():
-            said = log.read_text(errors="replace").strip()
-            complaint = said[said.rfind("fdn: ") :] if "fdn: " in said else said.rpartition("\n")[2]
-            reasons[step] = complaint or "ended without a word: killed or cancelled"
-    return reasons
+            said = log.read_text(errors="replace").strip() or _scheduler_said(out, study.mark(step))
+            reasons[step] = said[said.rfind("fdn: ") :] if "fdn: " in said else said.rpartition("\n")[2]
+    return reasons or {"Snakemake": (out / SAID).read_text().strip().rpartition("\n")[2] + f" (all it said: {SAID})"}
+
+
+def _scheduler_said(out: Path, mark: Path) -> str:
+    """Why a job ended that could not say so itself."""
+    for log in (out / ".snakemake" / "slurm_logs").rglob("*.log"):
+        text = log.read_text(errors="replace")
+        if f"output: {mark}\n" in text and (lines := re.findall(r"^(?:slurmstepd|srun): .*", text, re.MULTILINE)):
+            return lines[-1]
+    return "ended without a word: killed or cancelled"

@@ -1,0 +1,319 @@
+"""The workflow: exactly what is missing is computed, whatever went before, and what failed is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_results import contents, write_results
+from test_reproduce import TRAINING, write_pair
+
+from lib import data, experiment, paths, results, study
+from lib.arguments import parse_protocol
+from lib.cli import main
+from lib.data import uci
+from lib.errors import UserError
+
+pytest.importorskip("snakemake", reason="the extra `workflow` is not installed")
+
+MODELS = ("BayesNet", "LP-FDNet")
+SHORT = "published+epochs=1"
+
+
+def cell(out: Path, dataset: str, model: str, seed: int, protocol: str = "published") -> Path:
+    return out / "cells" / protocol / dataset / model / f"{seed}.json"
+
+
+def times(out: Path) -> dict[str, int]:
+    """When each cell was written."""
+    return {str(path.relative_to(out)): path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*.json")}
+
+
+def touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A results folder with two pieces done by an earlier run, and their study."""
+    out = tmp_path / "out"
+    write_results(out, ["step"], MODELS, range(20))
+    plan = study.plan(out, {"step": "0:20"}, MODELS)
+    assert study.prepare(plan, out) == {}
+    for step, product in plan.products.items():
+        touch(out / plan.mark(step))
+        touch(out / product)
+    return plan, out
+
+
+def test_the_whole_study_has_every_run_of_the_paper_in_few_jobs(monkeypatch, tmp_path):
+    monkeypatch.setattr(uci, "fetch", lambda name: None)
+    monkeypatch.setattr(experiment, "load_dataset", lambda name, protocol: data.load("step"))
+    plan = study.plan(tmp_path)
+    cells = [piece for piece in plan.pieces if piece.model != "TrainingMean"]
+    assert sum(len(study.parse_seeds(piece.seeds)) for piece in cells) == 996
+    assert len({piece.name for piece in plan.pieces}) == len(plan.pieces) <= 100
+    assert len(plan.notebooks) == 3 + 5 + 1 + 1 + 1 and plan.missing == ()
+
+
+def test_files_that_cannot_be_had_are_left_out_and_named(monkeypatch, tmp_path):
+    def refuse(name: str) -> None:
+        raise UserError("not here")
+
+    monkeypatch.setattr(uci, "fetch", refuse)
+    plan = study.plan(tmp_path)
+    assert plan.missing == ("airfoil", "ccpp", "energy")
+    assert {piece.dataset for piece in plan.pieces} == {"step", "sine", "quad"}
+
+
+def test_only_missing_cells_make_a_finished_piece_unfinished(finished):
+    plan, out = finished
+    first, second = (out / plan.mark(piece.name) for piece in plan.pieces)
+    for seed in (3, 7, 11):
+        cell(out, "step", "LP-FDNet", seed).unlink()
+    assert study.prepare(plan, out) == {"step/LP-FDNet/0:20": 3}
+    assert first.exists() and not second.exists()
+    dataset = experiment.load_dataset("step", parse_protocol("published"))
+    [block] = experiment.plan([dataset], ["LP-FDNet"], range(20), parse_protocol("published"), out)
+    assert block.seeds == (3, 7, 11)  # what the job of this piece computes
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text.replace(f'"numerics": {results.NUMERICS}', '"numerics": 0'),
+        lambda text: text.replace('"fingerprint": "', '"fingerprint": "other'),
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+    ],
+    ids=["old numerics", "other data", "cut short", "empty"],
+)
+def test_a_cell_that_does_not_count_is_computed_again(finished, spoil):
+    plan, out = finished
+    path = cell(out, "step", "BayesNet", 4)
+    path.write_text(spoil(path.read_text()))
+    assert study.prepare(plan, out) == {"step/BayesNet/0:20": 1}
+
+
+def test_files_of_a_killed_writer_are_never_read(finished):
+    plan, out = finished
+    path = cell(out, "step", "BayesNet", 4)
+    path.rename(path.with_name(".4.json.x1y2.part"))
+    (out / ".metrics.parquet.x1y2.part").write_text("half")
+    assert study.prepare(plan, out) == {"step/BayesNet/0:20": 1}
+    assert len(results.collect(out)) == 39
+
+
+def test_the_plan_changes_with_what_is_to_be_shown_and_not_otherwise(finished):
+    plan, out = finished
+    written = (out / study.PLAN).stat().st_mtime_ns
+    assert study.read(out) == plan
+    cell(out, "step", "BayesNet", 0).unlink()
+    study.prepare(plan, out)
+    assert (out / study.PLAN).stat().st_mtime_ns == written
+    study.prepare(plan, out, complete_only=True)
+    assert [piece.model for piece in study.read(out).pieces] == ["LP-FDNet"]
+
+
+def test_a_step_whose_product_is_gone_is_done_again(finished):
+    plan, out = finished
+    (out / "tables").rename(out / "elsewhere")
+    study.prepare(plan, out)
+    assert not (out / plan.mark("tables")).exists()
+    assert (out / plan.mark("figures")).exists() and (out / plan.mark("notebook/05_figures_and_tables")).exists()
+
+
+def test_requests_are_read_as_on_the_command_line(capsys, tmp_path):
+    for config, said in (
+        ({"tasks": "stp=0:2"}, "did you mean 'step'"),
+        ({"tasks": "step=0:2 step=2:4"}, "twice"),
+        ({"task": "step=0:2"}, "did you mean 'tasks'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            study.request(config)
+    out = ["--out", str(tmp_path / "out")]
+    for options, said in (
+        (["--dataset", "step", "--models", "MLP"], "unknown model 'MLP'"),
+        (["--dataset", "step", "--profile", "slurmm"], "choose from local, slurm"),
+        (["--dataset", "step", "--seeds", "5:0"], "holds no seed"),
+        (["--dataset", "step", "--out", os.devnull + "/out"], "Not a directory"),
+    ):
+        assert main(["paper", *out, *options]) == 2
+        assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def without_snakemake(monkeypatch):
+    """In Snakemake's place: pieces of random cells, but for those named ``failing``, and empty products."""
+    failing: list[str] = []
+
+    def run(out: Path, profile: Path, say: object) -> bool:
+        plan = study.read(out)
+        for piece in plan.pieces:
+            if (out / plan.mark(piece.name)).exists():
+                continue
+            log = out / plan.log(piece.name)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            if piece.name in failing:
+                log.write_text("a warning\nfdn: some cells could not be computed:\nwhy\n")
+                continue
+            write_results(out, [piece.dataset], [piece.model], study.parse_seeds(piece.seeds))
+            touch(out / plan.mark(piece.name))
+        if not all((out / plan.mark(piece.name)).exists() for piece in plan.pieces):
+            return False
+        for step, product in plan.products.items():
+            if not (out / plan.mark(step)).exists():
+                touch(out / product)
+                touch(out / plan.mark(step))
+        return True
+
+    monkeypatch.setattr(study, "_snakemake", run)
+    return failing
+
+
+def test_what_failed_is_said_and_the_same_command_does_the_rest(without_snakemake, capsys, tmp_path):
+    out = tmp_path / "out"
+    command = ["paper", "--dataset", "step", "--models", ",".join(MODELS), "--seeds", "0:3", "--out", str(out)]
+    without_snakemake.append("step/BayesNet/0:3")
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert "6 cells in 2 jobs, 6 cells to compute" in said.out
+    assert "3 cells computed, 3 of 6 missing" in said.out
+    assert "step/BayesNet/0:3: fdn: some cells could not be computed:\nwhy\n" in said.err
+    assert "step/LP-FDNet" not in said.err and (out / "tables").exists()
+    first = times(out)
+    without_snakemake.clear()
+    assert main(command) == 0
+    assert "3 cells computed, 0 of 6 missing" in capsys.readouterr().out
+    assert len(times(out)) == 6 and first.items() <= times(out).items()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != "lock"}
+    assert main(command) == 0
+    assert "Nothing to do" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_reasons_come_from_the_job_or_from_the_scheduler_that_ended_it(finished):
+    plan, out = finished
+    first, second = plan.pieces
+    cell(out, "step", "BayesNet", 0).unlink()
+    cell(out, "step", "LP-FDNet", 0).unlink()
+    study.prepare(plan, out)
+    for piece in plan.pieces:
+        touch(out / plan.log(piece.name))
+    slurm = out / ".snakemake" / "slurm_logs" / "rule" / "7.log"
+    slurm.parent.mkdir(parents=True)
+    slurm.write_text(f"    output: {plan.mark(second.name)}\nslurmstepd: error: *** JOB 7 CANCELLED ***\n")
+    assert study._failures(plan, out) == {
+        first.name: "ended without a word: killed or cancelled",
+        second.name: "slurmstepd: error: *** JOB 7 CANCELLED ***",
+    }
+
+
+def test_two_runs_do_not_work_in_one_folder(without_snakemake, capsys, tmp_path):
+    command = ["paper", "--dataset", "step", "--models", "BayesNet", "--seeds", "0", "--out", str(tmp_path)]
+    with study._alone(tmp_path):
+        assert main(command) == 2
+        assert "another run is at work" in capsys.readouterr().err
+    assert main(command) == 0
+
+
+def test_collecting_misses_no_cell_of_a_run_that_ends_meanwhile(monkeypatch, tmp_path):
+    write_results(tmp_path, ["step"], ["BayesNet"], [0])
+    write, calls = pd.DataFrame.to_parquet, []
+
+    def slowly(frame: pd.DataFrame, path: Path, **options: object) -> None:
+        if "metrics.parquet" in str(path):
+            calls.append(len(frame))
+            if len(calls) == 1:  # another run writes a cell and collects, before this one takes its place
+                write_results(tmp_path, ["step"], ["LP-FDNet"], [0])
+        write(frame, path, **options)
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", slowly)
+    assert set(results.collect(tmp_path)["model"]) == set(MODELS)
+    assert set(results.load_metrics(tmp_path)["model"]) == set(MODELS) and calls == [1, 2, 2]
+
+
+def snakemake(out: Path) -> subprocess.Popen:
+    """The cells of two models and their collection, as someone without `fdn paper` runs them."""
+    settings = ["tasks=step=0:2", f"models={','.join(MODELS)}", "epochs=1"]
+    places = ["--snakefile", study.SNAKEFILE, "--directory", out, "--profile", study.PROFILES / "local"]
+    command = [sys.executable, "-m", "snakemake", *places, "--nolock", "--until", "collect", "--config", *settings]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, start_new_session=True, **pipes)
+
+
+def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done(tmp_path):
+    out = tmp_path / "out"
+    run = snakemake(out)
+    end = time.monotonic() + 120
+    while not times(out) and run.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(moment := np.random.default_rng().uniform(0, 1))
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate()
+    killed = times(out)
+    assert killed, "no cell before it was killed"
+
+    failing = cell(out, "step", "LP-FDNet", 1, SHORT)
+    failing.unlink(missing_ok=True)
+    killed.pop(str(failing.relative_to(out)), None)
+    obstacle = out / "points" / SHORT / "step" / "LP-FDNet" / "1.parquet"
+    obstacle.unlink(missing_ok=True)
+    obstacle.mkdir(parents=True)
+    said, _ = (run := snakemake(out)).communicate(timeout=300)
+    failed = times(out)
+    assert run.returncode != 0 and len(failed) == 3, said
+    assert killed.items() <= failed.items(), f"killed {moment} s after the first cell"
+    assert "Is a directory" in (out / "workflow" / "log" / SHORT / "step" / "LP-FDNet" / "0:2.log").read_text()
+
+    obstacle.rmdir()
+    said, _ = (run := snakemake(out)).communicate(timeout=300)
+    assert run.returncode == 0 and len(times(out)) == 4 and failed.items() <= times(out).items(), said
+    alone = tmp_path / "alone"
+    experiment.run(["step"], MODELS, [0, 1], parse_protocol("published", epochs=1), alone, workers=1)
+    assert (out / "metrics.parquet").read_bytes() == (alone / "metrics.parquet").read_bytes()
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path):
+    out = tmp_path / "out"
+    command = ["run", "--dataset", "step", "--models", "TrainingMean", "--seeds", "0:2", "--out", str(out)]
+    small = subprocess.run(
+        [sys.executable, "-m", "lib", *command], capture_output=True, text=True, cwd=paths.ROOT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )  # fmt: skip
+    assert small.returncode == 2 and "File too large" in small.stderr and "Traceback" not in small.stderr
+    assert contents(out) == {}
+    assert main(command) == 0
+    assert len(results.load_metrics(out)) == 2
+
+
+def test_papermill_batches_run_at_the_same_time_into_one_folder(tmp_path):
+    write_pair(tmp_path, "batch", TRAINING)
+    out = tmp_path / "out"
+    batches = []
+    for seeds in ("0:2", "2:4"):
+        parameters = {"models": "BayesNet", "seeds": seeds, "epochs": "1", "out": str(out)}
+        options = [word for name, value in parameters.items() for word in ("-p", name, value)]
+        target = tmp_path / f"batch-{seeds}.ipynb"
+        command = [sys.executable, "-m", "papermill", tmp_path / "batch.ipynb", target, *options]
+        batches.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    for batch in batches:
+        said, _ = batch.communicate(timeout=300)
+        assert batch.returncode == 0, said
+    for seeds in ("0:2", "2:4"):
+        outputs = [output for c in json.loads((tmp_path / f"batch-{seeds}.ipynb").read_text())["cells"]
+                   for output in c.get("outputs", []) if "data" in output]  # fmt: skip
+        assert outputs[0]["data"]["text/plain"] == ["2"]
+    alone = tmp_path / "alone"
+    experiment.run(["step"], ["BayesNet"], range(4), parse_protocol("published", epochs=1), alone, workers=1)
+    assert (out / "metrics.parquet").read_bytes() == (alone / "metrics.parquet").read_bytes()
