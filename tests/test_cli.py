@@ -329,6 +329,17 @@ def test_compare_explains_a_model_seed_by_seed(committed, capsys):
     assert "no two seeds" in complaint(capsys, *stored, "--explain", "sine,BayesNet")
 
 
+def test_claims_are_judged_by_the_results_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "EXTRAS", tmp_path / "none")
+    write_results(tmp_path / "results", ["step"], STOCHASTIC_MODELS, [0])
+    assert main(["claims", "--results", str(tmp_path / "results"), "--to", str(tmp_path / "claims")]) == 0
+    assert "statements" in capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "claims" / "claims.csv")
+    assert set(table.loc[table["seeds"] > 0, "dataset"]) == {"step"}
+    assert "holds no results" in complaint(capsys, "claims", "--results", tmp_path / "nothing")
+    assert "unknown group 'gamma'" in complaint(capsys, "extras", "--only", "gamma")
+
+
 def test_results_are_read_from_out_if_it_has_any_and_else_from_the_committed(
     committed, capsys, monkeypatch, tmp_path
 ):
