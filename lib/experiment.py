@@ -31,7 +31,7 @@ from lib.prediction import Prediction
 from lib.protocol import Protocol
 from lib.training import fit
 
-BLOCK_SEEDS = 20  # seeds trained as one stack: bounds memory at any number of seeds
+BLOCK_SEEDS = 50  # seeds trained as one stack: bounds memory at any number of seeds
 
 
 @dataclass(frozen=True)

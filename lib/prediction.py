@@ -46,12 +46,14 @@ def predict_outputs(
     else:  # where all weights are global, hidden activations are not held
         elements = PART_ELEMENTS // row[..., 0].numel() * (width if network.global_weights else 1)
     size = max(16, elements // (draws * width))
-    noise, outputs = None, []
+    # made once: many small parts between large temporaries would spread over a multiple of their memory
+    outputs = row.new_empty(*row.shape[:-1], draws, len(x), network.layers[-1].d_out)
+    noise = None
     with torch.no_grad():
-        for part in x.split(size):
+        for part, out in zip(x.split(size), outputs.split(size, dim=-2)):
             noise = network.draw_noise(streams, kind, draws, len(part), training=False, same_pass=noise)
-            outputs.append(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
-    return torch.cat(outputs, dim=-2)
+            out.copy_(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
+    return outputs
 
 
 @dataclass(frozen=True)

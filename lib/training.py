@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from lib import metrics
 from lib.data.dataset import Dataset
+from lib.fused import FusedStep
 from lib.models import ModelSpec, Network, build_network
 from lib.noise import Streams, seed_sequence
 from lib.objectives import HomoscedasticGaussian, Likelihood, beta_at, beta_elbo, iwae
@@ -29,7 +30,7 @@ class Fit:
         flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members.
         best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
         scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
-        seconds: wall time spent on ``training`` and ``validation``.
+        seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best epoch).
     """
 
     spec: ModelSpec
@@ -116,7 +117,8 @@ def fit(
     likelihood = likelihood or HomoscedasticGaussian(p.noise_variance)
     seeds = tuple(seeds)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
-    flat = stack.flat.requires_grad_()  # (*lead, n), lead = (R,) or (R, M)
+    fused = FusedStep(stack, p) if FusedStep.supports(stack, p, likelihood) else None
+    flat = stack.flat.requires_grad_(fused is None)  # (*lead, n), lead = (R,) or (R, M)
     lead = flat.shape[:-1]
     result = Fit(
         spec, p, dataset.name, seeds, likelihood, stack, flat.detach().clone(),
@@ -134,12 +136,12 @@ def fit(
     train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
     val_noise = [_streams(dataset.name, spec, seed, "validate", p) for seed in seeds]
 
-    optimizer = torch.optim.Adam([flat], lr=p.learning_rate, fused=True)
+    optimizer = None if fused else torch.optim.Adam([flat], lr=p.learning_rate, fused=True)
     kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
     epochs = max(1, p.epochs // spec.members)
     best = np.full(len(seeds), np.inf)
     scores = np.empty((len(seeds), epochs))
-    seconds = {"training": 0.0, "validation": 0.0}
+    seconds = dict.fromkeys(("training", "validation", "selection"), 0.0)
     update = 0
     bar = tqdm(range(1, epochs + 1), desc=f"{dataset.name} {spec.name}", disable=None if progress else True, leave=False)
     for epoch in bar:
@@ -151,6 +153,9 @@ def fit(
             step = epoch if p.warmup_unit == "epochs" else update
             beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max)
             noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
+            if fused:
+                fused(x, y, noise, beta)
+                continue
             if p.objective == "elbo":
                 output, kl = stack(flat, x, noise, "analytic")
                 loss = beta_elbo(output, y, kl, beta, likelihood)  # (*lead)
@@ -163,16 +168,21 @@ def fit(
                 norm = torch.linalg.vector_norm(flat.grad, dim=-1, keepdim=True)  # (*lead, 1)
                 flat.grad.mul_((p.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
             optimizer.step()
-        trained = time.perf_counter()
+        now = time.perf_counter()
+        seconds["training"] += now - start
         rows = flat.detach()
         for r in range(len(seeds)):
+            start = now
             draws = _predict(result, rows[r], x_val, val_noise[r]).draws.numpy()  # (K, N_val)
+            now = time.perf_counter()
+            seconds["validation"] += now - start
+            start = now
             score = metrics.crps(draws, y_val).mean() if len(draws) > 1 else metrics.mse(draws, y_val).mean()
             scores[r, epoch - 1] = score
             if score < best[r]:
                 best[r], result.best_epoch[r] = score, epoch
                 result.flat[r] = rows[r]
-        seconds["training"] += trained - start
-        seconds["validation"] += time.perf_counter() - trained
+            now = time.perf_counter()
+            seconds["selection"] += now - start
     return Fit(**{**vars(result), "scores": scores, "seconds": seconds})
 
