@@ -1,9 +1,9 @@
-"""One training step of a stack of networks as one compiled loop: gradient by hand, clipping and Adam.
+"""One training step of a stack of networks as one compiled loop.
 
 A network of a thousand parameters takes a microsecond per example, and a tensor library a thousand times that per call. So where the
-protocol is the usual one (float64 on the CPU, the beta-ELBO, one draw, shared noise, a homoscedastic likelihood) the step is
-computed replicate by replicate in :func:`_train`; the numbers are those of autograd up to rounding (``tests/test_fused.py``), which
-computes everything else.
+protocol is the usual one (float64 on the CPU, the beta-ELBO, one draw, shared noise, a homoscedastic likelihood) the step, gradient
+by hand, clipping and Adam included, is computed replicate by replicate in :func:`_train`. The numbers are those of autograd up to
+rounding (``tests/test_fused.py``), which computes everything else.
 
 Below, arrays of one replicate are (rows, B) with the B examples last; P = d_out (d_in + 1) parameters of a layer, weights (out, in)
 before biases; a hypernetwork has hidden activations z (h, B) and output rows in the order weight means, weight rhos, bias means,
@@ -13,12 +13,15 @@ bias rhos.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
+from torch.nn import Module
 
+from fdn_kernels.torch_ops import FLOOR
 from lib.models import Network, Noise
 from lib.objectives import HomoscedasticGaussian, Likelihood
 from lib.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear, PointLinear
@@ -65,9 +68,9 @@ def _log(x):
 
 @njit(**_OPTIONS)
 def _softplus(rho, slope, floor):
-    """sigma = floor + softplus(rho) in place of rho, and slope = dsigma/drho, any flat arrays.
+    """sigma = floor + softplus(rho) in place of rho, and slope = dsigma/drho; flat arrays.
 
-    Computed as ln(1 + e^rho), whose rounding is nothing beside a floor; without one, very negative rho take the long way.
+    Computed as ln u with u = 1 + e^rho, whose rounding is nothing beside the floor.
     """
     for b in range(rho.size):
         u = 1 + _exp(min(max(rho[b], -700.0), 700.0))
@@ -81,12 +84,34 @@ def _affine(w, bias, x, out):
     """out = w x + bias, w flat (d_out d_in)."""
     d_in, batch = x.shape
     for o in range(out.shape[0]):
+        at = o * d_in
         for b in range(batch):
             out[o, b] = bias[o]
-        for i in range(d_in):
-            weight = w[o * d_in + i]
+        for i in range(0, d_in - 3, 4):  # four inputs for each time the sum is read and written
+            v, u, t, s = w[at + i], w[at + i + 1], w[at + i + 2], w[at + i + 3]
             for b in range(batch):
-                out[o, b] += weight * x[i, b]
+                out[o, b] += v * x[i, b] + u * x[i + 1, b] + t * x[i + 2, b] + s * x[i + 3, b]
+        for i in range(d_in - d_in % 4, d_in):
+            for b in range(batch):
+                out[o, b] += w[at + i] * x[i, b]
+
+
+@njit(**_OPTIONS)
+def _mean_and_rho(w, bias, mean_row, rho_row, z, mean, rho):
+    """Two output rows of a hypernetwork, each w z + bias, (B,)."""
+    h, batch = z.shape
+    m, r = mean_row * h, rho_row * h
+    for b in range(batch):
+        mean[b], rho[b] = bias[mean_row], bias[rho_row]
+    for j in range(0, h - 1, 2):
+        m0, m1, r0, r1 = w[m + j], w[m + j + 1], w[r + j], w[r + j + 1]
+        for b in range(batch):
+            mean[b] += m0 * z[j, b] + m1 * z[j + 1, b]
+            rho[b] += r0 * z[j, b] + r1 * z[j + 1, b]
+    if h % 2:
+        for b in range(batch):
+            mean[b] += w[m + h - 1] * z[h - 1, b]
+            rho[b] += w[r + h - 1] * z[h - 1, b]
 
 
 @njit(**_OPTIONS)
@@ -134,21 +159,14 @@ def _rows(p, n, d_out):
 def _sample_fdn(w, bias, z, a, eps, floor, mean, scale, slope, out):
     """A layer whose weights N(mean, scale^2) are outputs w z + bias of a hypernetwork, w flat (2P h)."""
     d_in, batch = a.shape
-    h, d_out = z.shape[0], out.shape[0]
+    d_out = out.shape[0]
     n = d_in * d_out
     out[:, :] = 0.0
     for o in range(d_out):
         for i in range(d_in + 1):
             p = o * d_in + i if i < d_in else n + o
             mean_row, rho_row = _rows(p, n, d_out)
-            for b in range(batch):
-                mean[p, b] = bias[mean_row]
-                scale[p, b] = bias[rho_row]
-            for j in range(h):
-                w_mean, w_rho = w[mean_row * h + j], w[rho_row * h + j]
-                for b in range(batch):
-                    mean[p, b] += w_mean * z[j, b]
-                    scale[p, b] += w_rho * z[j, b]
+            _mean_and_rho(w, bias, mean_row, rho_row, z, mean[p], scale[p])
             _softplus(scale[p], slope[p], floor)
             e = eps[p]
             if i < d_in:
@@ -392,6 +410,13 @@ def _table(network: Network) -> np.ndarray | None:
     return np.array(rows) if len({row[_KIND] for row in rows}) == 1 else None
 
 
+def _takes(layers: Iterable[Module]) -> bool:
+    """Whether the layers leave their backend open, and have one floor that :func:`_softplus` can do with."""
+    floors = {layer.floor for layer in layers if layer.sampled and getattr(layer, "scale", "softplus") == "softplus"}
+    open_backend = {getattr(layer, "backend", "auto") for layer in layers} <= {"auto", "torch"}
+    return open_backend and len(floors) <= 1 and min(floors, default=1) >= FLOOR
+
+
 class FusedStep:
     """Training steps of a stack in compiled loops.
 
@@ -411,12 +436,9 @@ class FusedStep:
     @staticmethod
     def supports(stack: Stack, protocol: Protocol, likelihood: Likelihood) -> bool:
         """Whether the loops compute what the protocol asks for."""
-        kinds, layers = _table(stack.network), stack.network.layers
-        backends = {getattr(layer, "backend", "auto") for layer in layers}
-        shared = protocol.noise == "shared" or not stack.network.per_example_noise
-        floors = {layer.floor for layer in layers if getattr(layer, "scale", "softplus") == "softplus" and layer.sampled}
         return (
-            kinds is not None and backends <= {"auto", "torch"} and shared and all(floor >= 1e-3 for floor in floors)
+            _table(stack.network) is not None and _takes(stack.network.layers)
+            and (protocol.noise == "shared" or not stack.network.per_example_noise)
             and stack.flat.dtype == torch.float64 and stack.flat.is_cpu
             and protocol.objective == "elbo" and protocol.train_draws == 1
             and isinstance(likelihood, HomoscedasticGaussian)

@@ -87,7 +87,7 @@ def test_steps_are_those_of_clipping_and_adam(name, clip):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_training_is_that_of_autograd(name, monkeypatch):
-    protocol = replace(PUBLISHED, epochs=2, eval_draws=4, ensemble_members=2)
+    protocol = replace(PUBLISHED, epochs=2, eval_draws=4, ensemble_members=2, batch_size=512)
     data = experiment.load_dataset("step", protocol)
     spec = model_spec(name, 1, protocol)
     found = fit(spec, data, protocol, (0, 5))
