@@ -157,7 +157,7 @@ def check_numbers(cells: list, expected, keys: tuple[str, ...]) -> None:
         for cell, statistic in zip(row[1:], STATISTICS[1:]):
             assert_number(cell, number[statistic])
         assert row[6][0] == str(number["n_seeds"])
-        assert_number(row[7], number["place"])
+        assert_number(row[7], number["place"], f"{number['place']:.2f}")
         assert row[8][0] == number["verdict"]
         if len(row) > 9:
             assert row[9][0] == (number["reason"] or DASH)
@@ -243,7 +243,7 @@ def test_the_skip_link_leads_to_the_text(visit):
 
 def test_formulas_are_set(visit):
     page = visit("notebooks/01_method.html")
-    page.evaluate("MathJax.startup.promise")
+    page.wait_for_function("window.MathJax?.startup?.promise?.then(() => true)")
     assert page.locator("mjx-container").count() > 50
     assert page.locator("mjx-merror").count() == 0
     assert page.locator("mjx-container mjx-assistive-mml").count() == page.locator("mjx-container").count()

@@ -123,7 +123,8 @@ def number_rows(comparison: pd.DataFrame, keys: Iterable[str]) -> tuple[list[str
                "Published", "Median", "5 %", "95 %", "Min", "Max", "Seeds", "Place", "Verdict", "Reason"]  # fmt: skip
     rows = [
         [*(RESULT_COLUMNS.get(row[key], row[key]) for key in keys), markup.Printed(row["printed"], row["published"]),
-         *(float(row[name]) for name in ("median", "q05", "q95", "min", "max")), int(row["n_seeds"]), float(row["place"]),
+         *(float(row[name]) for name in ("median", "q05", "q95", "min", "max")), int(row["n_seeds"]),
+         None if pd.isna(row["place"]) else markup.Printed(f"{row['place']:.2f}", row["place"]),
          row["verdict"], row["reason"] or None]
         for row in comparison.to_dict("records")
     ]  # fmt: skip
