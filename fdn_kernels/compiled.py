@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import math
 
+import llvmlite.binding
 import numpy as np
-from numba import njit
+from numba import config, njit
+
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+if _FEATURES.get("avx512f") and not config.CPU_FEATURES:  # the compiler would use half of a vector
+    config.CPU_FEATURES = f"{_FEATURES.flatten()},-prefer-256-bit"
 
 # Sums may be reordered and multiply-adds contracted; NaN and infinity keep their meaning.
 _compiled = njit(fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy", cache=True)
@@ -114,10 +119,11 @@ def mlp(theta, widths, x, y):
     """A ReLU network with weights of its own for every draw.
 
     theta (R, K, P of all layers), per layer weights (out, in) before biases; widths of all activations; x (1 or R, d, B) to
-    y (R, K, d_out, B).
+    y (R, K, d_out, B). Where there is one output, the units of the last hidden layer are added to it as soon as they are there.
     """
-    block = 256  # examples whose activations stay in cache
+    block, n_layers = min(256, x.shape[2]), widths.size - 1  # examples whose activations stay in cache
     before, after = np.empty((widths.max(), block)), np.empty((widths.max(), block))
+    unit, total = np.empty(block), np.empty(block)
     for r in range(theta.shape[0]):
         rx = r if x.shape[0] > 1 else 0
         for k in range(theta.shape[1]):
@@ -126,28 +132,52 @@ def mlp(theta, widths, x, y):
                 for i in range(widths[0]):
                     for b in range(batch):
                         before[i, b] = x[rx, i, start + b]
-                for layer in range(widths.size - 1):
+                for layer in range(n_layers):
                     d_in, d_out = widths[layer], widths[layer + 1]
-                    for o in range(d_out):
-                        bias = theta[r, k, at + d_out * d_in + o]
+                    end = at + d_out * (d_in + 1)
+                    added = layer == n_layers - 2 and widths[n_layers] == 1
+                    if added:
                         for b in range(batch):
-                            after[o, b] = bias
-                        for i in range(0, d_in - 3, 4):  # four inputs for each time the sum is read and written
-                            w, v, t, s = theta[r, k, at + o * d_in + i], theta[r, k, at + o * d_in + i + 1], theta[r, k, at + o * d_in + i + 2], theta[r, k, at + o * d_in + i + 3]
+                            total[b] = theta[r, k, end + d_out]
+                    for o in range(d_out):
+                        bias, w, first = theta[r, k, end - d_out + o], at + o * d_in, 4 if d_in > 3 else 1
+                        if d_in > 3:  # four inputs for each time the sum is read and written
+                            w0, w1, w2, w3 = theta[r, k, w], theta[r, k, w + 1], theta[r, k, w + 2], theta[r, k, w + 3]
                             for b in range(batch):
-                                after[o, b] += w * before[i, b] + v * before[i + 1, b] + t * before[i + 2, b] + s * before[i + 3, b]
-                        for i in range(d_in - d_in % 4, d_in):
-                            w = theta[r, k, at + o * d_in + i]
+                                unit[b] = bias + w0 * before[0, b] + w1 * before[1, b] + w2 * before[2, b] + w3 * before[3, b]
+                        elif d_in > 1 or not added:
+                            w0 = theta[r, k, w]
                             for b in range(batch):
-                                after[o, b] += w * before[i, b]
-                        if layer == widths.size - 2:
+                                unit[b] = bias + w0 * before[0, b]
+                        for i in range(first, d_in - 3, 4):
+                            w0, w1 = theta[r, k, w + i], theta[r, k, w + i + 1]
+                            w2, w3 = theta[r, k, w + i + 2], theta[r, k, w + i + 3]
                             for b in range(batch):
-                                y[r, k, o, start + b] = after[o, b]
+                                unit[b] += w0 * before[i, b] + w1 * before[i + 1, b] + w2 * before[i + 2, b] + w3 * before[i + 3, b]
+                        for i in range(first + (d_in - first) // 4 * 4, d_in):
+                            w0 = theta[r, k, w + i]
+                            for b in range(batch):
+                                unit[b] += w0 * before[i, b]
+                        if added:
+                            v, w0 = theta[r, k, end + o], theta[r, k, w]
+                            if d_in == 1:
+                                for b in range(batch):
+                                    h = bias + w0 * before[0, b]
+                                    total[b] += v * (0.0 if h < 0 else h)
+                            else:
+                                for b in range(batch):
+                                    total[b] += v * (0.0 if unit[b] < 0 else unit[b])
+                        elif layer < n_layers - 1:
+                            for b in range(batch):
+                                after[o, b] = 0.0 if unit[b] < 0 else unit[b]
                         else:
                             for b in range(batch):
-                                after[o, b] = 0.0 if after[o, b] < 0 else after[o, b]
-                    before, after = after, before
-                    at += d_out * (d_in + 1)
+                                y[r, k, o, start + b] = unit[b]
+                    if added:
+                        for b in range(batch):
+                            y[r, k, 0, start + b] = total[b]
+                        break
+                    before, after, at = after, before, end
 
 
 @_compiled

@@ -127,7 +127,7 @@ def dropout_linear(
     Masks are drawn through the gaps between dropped units: ``gaps(n)`` gives n numbers of kept units before a dropped one, which are
     geometric with success probability ``rate``. The work is that of the dropped units that are not 0 anyway.
     """
-    units = (draws // len(a)) * int(torch.count_nonzero(a))
+    units = (draws // len(a)) * int(np.count_nonzero((a != 0).numpy()))
     enough = int(units * rate + 10 * math.sqrt(units * rate)) + 10  # 10 standard deviations more than expected
     y = a.new_empty(draws, a.shape[1], len(weight), dtype=torch.float64)
     tensors = a.double().contiguous(), gaps(enough), rate, weight.double(), bias.double(), y

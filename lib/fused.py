@@ -1,4 +1,4 @@
-"""One training step of a stack of networks as one compiled loop.
+"""One training step of a stack of networks, and the draws of an FDN, as one compiled loop each.
 
 A network of a thousand parameters takes a microsecond per example, and a tensor library a thousand times that per call. So where the
 protocol is the usual one (float64 on the CPU, the beta-ELBO, one draw, shared noise, a homoscedastic likelihood) the step, gradient
@@ -66,17 +66,29 @@ def _log(x):
     return k * _LN2_HIGH + (s * p + k * _LN2_LOW)
 
 
+@njit(**_EXACT)
+def _one_plus_exp(rho):
+    return 1 + _exp(min(max(rho, -700.0), 700.0))
+
+
+@njit(**_EXACT)
+def _sigma(rho, u, floor):
+    """floor + softplus(rho) as floor + ln u with u = 1 + e^rho, whose rounding is nothing beside the floor."""
+    soft = _log(u)
+    return floor + (soft if soft > rho else rho)  # rho itself where e^rho overflows, and NaN
+
+
 @njit(**_OPTIONS)
 def _softplus(rho, slope, floor):
-    """sigma = floor + softplus(rho) in place of rho, and slope = dsigma/drho; flat arrays.
-
-    Computed as ln u with u = 1 + e^rho, whose rounding is nothing beside the floor.
-    """
-    for b in range(rho.size):
-        u = 1 + _exp(min(max(rho[b], -700.0), 700.0))
-        soft = _log(u)
-        slope[b] = 1 - 1 / u
-        rho[b] = floor + (soft if soft > rho[b] else rho[b])  # rho itself where e^rho overflows, and NaN
+    """sigma in place of rho and, where slope has a size, slope = dsigma/drho; flat arrays."""
+    if slope.size:
+        for b in range(rho.size):
+            u = _one_plus_exp(rho[b])
+            slope[b] = 1 - 1 / u
+            rho[b] = _sigma(rho[b], u, floor)
+    else:
+        for b in range(rho.size):
+            rho[b] = _sigma(rho[b], _one_plus_exp(rho[b]), floor)
 
 
 @njit(**_OPTIONS)
@@ -156,8 +168,11 @@ def _rows(p, n, d_out):
 
 
 @njit(**_OPTIONS)
-def _sample_fdn(w, bias, z, a, eps, floor, mean, scale, slope, out):
-    """A layer whose weights N(mean, scale^2) are outputs w z + bias of a hypernetwork, w flat (2P h)."""
+def _sample_fdn(w, bias, z, a, eps, floor, fresh, mean, scale, slope, out):
+    """A layer whose weights N(mean, scale^2) are outputs w z + bias of a hypernetwork, w flat (2P h).
+
+    If not ``fresh``, mean and scale (P, B) are there already; slope may be (P, 0).
+    """
     d_in, batch = a.shape
     d_out = out.shape[0]
     n = d_in * d_out
@@ -165,9 +180,10 @@ def _sample_fdn(w, bias, z, a, eps, floor, mean, scale, slope, out):
     for o in range(d_out):
         for i in range(d_in + 1):
             p = o * d_in + i if i < d_in else n + o
-            mean_row, rho_row = _rows(p, n, d_out)
-            _mean_and_rho(w, bias, mean_row, rho_row, z, mean[p], scale[p])
-            _softplus(scale[p], slope[p], floor)
+            if fresh:
+                mean_row, rho_row = _rows(p, n, d_out)
+                _mean_and_rho(w, bias, mean_row, rho_row, z, mean[p], scale[p])
+                _softplus(scale[p], slope[p], floor)
             e = eps[p]
             if i < d_in:
                 for b in range(batch):
@@ -331,7 +347,7 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
                 hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], signal, h, n_outputs)
                 _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
                 _relu(hidden)
-                _sample_fdn(w, bias, hidden, inputs, eps[r, p], floor, mean[p], scale[p], slope[p], after)
+                _sample_fdn(w, bias, hidden, inputs, eps[r, p], floor, True, mean[p], scale[p], slope[p], after)
             else:
                 _sample_global(layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p])
                 n = d_out * d_in
@@ -387,6 +403,42 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
             _adam(parameters, grad, first[r], second[r], step, rate)
 
 
+@njit(**_OPTIONS)
+def _draw(layers, parameters, x, eps, floor, y):
+    """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out). What no draw changes is computed once."""
+    batch, last, n_layers = x.shape[0], layers[-1], len(layers)
+    n_blocks = -(-batch // 64)  # of examples whose activations stay in cache
+    block = -(-batch // (8 * n_blocks)) * 8  # whole vectors
+    n_weights = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1)
+    mean, scale, slope = np.empty((n_weights, block)), np.empty((n_weights, block)), np.empty((n_weights, 0))
+    z = np.empty((last[_HIDDEN] + last[_HYPER], block))
+    a, out = np.zeros((last[_INPUTS] + last[_D_IN], block)), np.empty((last[_D_OUT], block))
+    for start in range(0, batch, block):
+        size = min(block, batch - start)  # the columns after these hold examples of the block before
+        for i in range(x.shape[1]):
+            for b in range(size):
+                a[i, b] = x[start + b, i]
+        for k in range(len(eps)):
+            for l in range(n_layers):
+                layer = layers[l]
+                d_in, d_out, h, signal = layer[_D_IN], layer[_D_OUT], layer[_HYPER], layer[_SIGNAL]
+                inputs = a[layer[_INPUTS] : layer[_INPUTS] + d_in]
+                after = out if l == n_layers - 1 else a[layer[_INPUTS] + d_in : layer[_INPUTS] + d_in + d_out]
+                p, hidden = slice(layer[_WEIGHTS], layer[_WEIGHTS] + d_out * (d_in + 1)), z[layer[_HIDDEN] : layer[_HIDDEN] + h]
+                n_outputs = 2 * d_out * (d_in + 1)
+                hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], signal, h, n_outputs)
+                fresh = k == 0 or l > 0 and layer[_KIND] == _PREVIOUS
+                if fresh:
+                    _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
+                    _relu(hidden)
+                _sample_fdn(w, bias, hidden, inputs, eps[k, p], floor, fresh, mean[p], scale[p], slope[p], after)
+                if l < n_layers - 1:
+                    _relu(after)
+            for o in range(last[_D_OUT]):
+                for b in range(size):
+                    y[k, start + b, o] = out[o, b]
+
+
 def _table(network: Network) -> np.ndarray | None:
     """The table of a network's layers; None where a layer is of another kind or the kinds are mixed."""
     rows, parameters, weights, hidden, inputs = [], 0, 0, 0, 0
@@ -410,8 +462,24 @@ def _table(network: Network) -> np.ndarray | None:
     return np.array(rows) if len({row[_KIND] for row in rows}) == 1 else None
 
 
+def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise) -> Tensor | None:
+    """Outputs ``(K, N, n_outputs)`` of one network of FDN layers at x ``(N, d)`` with shared noise; None for any other.
+
+    Args:
+        row: its parameters, ``(n,)``.
+    """
+    table, layers = _table(stack.network), stack.network.layers
+    plain = all(t.dtype == torch.float64 and t.is_cpu for t in (row, x)) and row.dim() == 1 and x.numel() > 0
+    if table is None or table[0, _KIND] < _INPUT or noise.kind != "shared" or not plain or not _takes(layers):
+        return None
+    eps = torch.cat([e[:, 0] for e in noise.eps], 1)  # (K, all P)
+    y = x.new_empty(len(eps), len(x), layers[-1].d_out)
+    _draw(table, row.contiguous().numpy(), x.contiguous().numpy(), eps.numpy(), layers[0].floor, y.numpy())
+    return y
+
+
 def _takes(layers: Iterable[Module]) -> bool:
-    """Whether the layers leave their backend open, and have one floor that :func:`_softplus` can do with."""
+    """Whether the layers leave their backend open, and have one floor that :func:`_sigma` can do with."""
     floors = {layer.floor for layer in layers if layer.sampled and getattr(layer, "scale", "softplus") == "softplus"}
     open_backend = {getattr(layer, "backend", "auto") for layer in layers} <= {"auto", "torch"}
     return open_backend and len(floors) <= 1 and min(floors, default=1) >= FLOOR

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
+from lib import fused
 from lib.noise import Streams
 from lib.stacking import Stack
 
@@ -52,7 +53,8 @@ def predict_outputs(
     with torch.no_grad():
         for part, out in zip(x.split(size), outputs.split(size, dim=-2)):
             noise = network.draw_noise(streams, kind, draws, len(part), training=False, same_pass=noise)
-            out.copy_(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
+            drawn = fused.draws(stack, row, part, noise)
+            out.copy_(stack(row, part, noise)[0] if drawn is None else drawn)  # (..., K, b, n_outputs)
     return outputs
 
 

@@ -64,6 +64,21 @@ def test_members_may_share_their_minibatches():
     torch.testing.assert_close(FusedStep(stack, PUBLISHED).gradient(x, y, noise, 0.3).view_as(expected), expected)
 
 
+@pytest.mark.parametrize("name", ["IC-FDNet", "LP-FDNet"])
+@pytest.mark.parametrize("hidden", [None, (1,), (4, 3)])
+@pytest.mark.parametrize(("batch", "d", "draws"), [(1, 1, 1), (64, 1, 2), (65, 5, 7), (199, 2, 3)])
+def test_draws_are_those_of_the_layers(name, hidden, batch, d, draws):
+    stack, *_ = _setting(name, hidden, (1,), 1, d, PUBLISHED)
+    x = torch.randn(batch, d, dtype=torch.float64)
+    noise = stack.network.draw_noise(Streams([seed_sequence("d", name, 0, "test")], (), torch.float64), "shared", draws, batch, False)
+    found = fused.draws(stack, stack.flat[0], x, noise)
+    with torch.no_grad():
+        torch.testing.assert_close(found, stack(stack.flat[0], x, noise)[0])
+    for layer in stack.network.layers:
+        layer.backend = "reference"
+    assert fused.draws(stack, stack.flat[0], x, noise) is None
+
+
 @pytest.mark.parametrize("clip", [None, 1.0, 1e9])
 @pytest.mark.parametrize("name", ["BayesNet", "LP-FDNet"])
 def test_steps_are_those_of_clipping_and_adam(name, clip):
