@@ -50,6 +50,11 @@ class Piece:
         """Of its mark and its log, and for messages."""
         return f"{self.dataset}/{self.model}/{self.seeds}"
 
+    @property
+    def rule(self) -> str:
+        """The name of Snakemake's rule for all pieces of this data set and model."""
+        return re.sub(r"\W", "_", f"cells_{self.dataset}_{self.model}")
+
 
 @dataclass(frozen=True)
 class Notebook:
@@ -263,7 +268,7 @@ def paper(study: Study, out: Path, profile: str = "local", say: Callable[[str], 
             say("\nSome cells are missing; what follows from the others:")
             prepare(study, out, complete_only=True)
             if _snakemake(out, settings, say):
-                failures = {step: reason for step, reason in failures.items() if step in lacking}
+                failures = {name: failures.get(name, "was not begun") for name in lacking}
             else:
                 failures = _failures(study, out)
         changed = _times(study, out) != before
@@ -322,19 +327,21 @@ def _times(study: Study, out: Path) -> dict[str, int | None]:
 
 def _failures(study: Study, out: Path) -> dict[str, str]:
     """What each step that began and was not completed said last."""
+    pieces = {piece.name: piece for piece in study.pieces}
     reasons = {}
     for step, done in _times(study, out).items():
         log = out / study.log(step)
         if done is None and log.exists():
-            said = log.read_text(errors="replace").strip() or _scheduler_said(out, study.mark(step))
-            reasons[step] = said[said.rfind("fdn: ") :] if "fdn: " in said else said.rpartition("\n")[2]
+            said = log.read_text(errors="replace").strip()
+            if not said and step in pieces:
+                said = _scheduler_said(out, pieces[step])
+            complaint = said[said.rfind("fdn: ") :] if "fdn: " in said else said.rpartition("\n")[2]
+            reasons[step] = complaint or "ended without a word: killed or cancelled"
     return reasons or {"Snakemake": (out / SAID).read_text().strip().rpartition("\n")[2] + f" (all it said: {SAID})"}
 
 
-def _scheduler_said(out: Path, mark: Path) -> str:
-    """Why a job ended that could not say so itself."""
-    for log in (out / ".snakemake" / "slurm_logs").rglob("*.log"):
-        text = log.read_text(errors="replace")
-        if f"output: {mark}\n" in text and (lines := re.findall(r"^(?:slurmstepd|srun): .*", text, re.MULTILINE)):
-            return lines[-1]
-    return "ended without a word: killed or cancelled"
+def _scheduler_said(out: Path, piece: Piece) -> str:
+    """Why a job ended that could not say so itself, as far as SLURM wrote it down."""
+    folder = out / ".snakemake" / "slurm_logs" / f"rule_{piece.rule}" / piece.seeds
+    text = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("*.log"), key=os.path.getmtime))
+    return "\n".join(re.findall(r"^(?:slurmstepd|srun)\S* .*", text, re.MULTILINE)[-1:])
