@@ -58,6 +58,7 @@ def browser():
 def tab(browser):
     """A page that stays open, and what went wrong on it since it was last asked."""
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    page.set_default_timeout(120_000)  # milliseconds; the machine may be busy
     page.troubles = []
     page.on("console", lambda message: page.troubles.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: page.troubles.append(str(error)))
@@ -72,7 +73,8 @@ def tab(browser):
 def visit(tab, address):
     def go(name: str) -> Page:
         tab.set_viewport_size({"width": 1280, "height": 900})
-        tab.goto(address + name, wait_until="networkidle")
+        tab.goto(address + name, wait_until="load")
+        tab.wait_for_function("!window.MathJax || MathJax.startup?.promise?.then(() => true)")  # formulas are set
         return tab
 
     tab.troubles.clear(), tab.asked.clear()
@@ -97,7 +99,6 @@ LEVELS = "[...document.querySelectorAll('article h1, article h2, article h3, art
 def test_page(name, visit, address):
     """Loads without an error or another host; in order for a screen reader; every table sorts; fits a phone."""
     page = visit(name)
-    page.evaluate("window.MathJax && MathJax.startup.promise")
     images = page.evaluate("[...document.images].map(i => [i.src, i.loading = 'eager', i.alt])")
     page.wait_for_function("[...document.images].every(i => i.complete)")
     assert page.troubles == []
@@ -241,9 +242,21 @@ def test_the_skip_link_leads_to_the_text(visit):
     assert page.evaluate("!!document.activeElement.closest('.main')")
 
 
+def test_the_menu_of_a_narrow_screen_opens_by_key(visit):
+    page = visit("results/step.html")
+    page.set_viewport_size({"width": 360, "height": 740})
+    menu = page.locator(".sidebar-drawer a", has_text="Provenance")
+    assert not menu.evaluate("link => link.getBoundingClientRect().left >= 0")
+    page.keyboard.press("Tab")
+    assert "navigation" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("Space")
+    page.wait_for_function("document.querySelector('.sidebar-drawer').getBoundingClientRect().left === 0")
+    assert menu.evaluate("link => link.getBoundingClientRect().left >= 0")
+    page.keyboard.press("Space")
+
+
 def test_formulas_are_set(visit):
     page = visit("notebooks/01_method.html")
-    page.wait_for_function("window.MathJax?.startup?.promise?.then(() => true)")
     assert page.locator("mjx-container").count() > 50
     assert page.locator("mjx-merror").count() == 0
     assert page.locator("mjx-container mjx-assistive-mml").count() == page.locator("mjx-container").count()

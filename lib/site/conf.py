@@ -21,6 +21,7 @@ add_module_names = False
 default_role = "py:obj"  # `name` in a docstring is a link where the name is documented
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as they are written: a path would be this machine's
 autodoc_mock_imports = [] if find_spec("triton") else ["triton"]
 napoleon_numpy_docstring = False
 

@@ -38,8 +38,8 @@
     const head = table.tHead && table.tHead.rows[table.tHead.rows.length - 1];
     const body = table.tBodies[0];
     if (!head || !body || body.rows.length < 2 || body.querySelector("[rowspan], [colspan]")) return;
-    for (const cell of body.querySelectorAll("td, th")) {  // a name or an interval stays on one line
-      if (cell.textContent.length < 28) cell.classList.add("short");
+    for (const cell of table.querySelectorAll("td, th")) {  // a name or an interval stays on one line
+      if (cell.textContent.length < (cell.closest("thead") ? 14 : 28)) cell.classList.add("short");
     }
     Array.from(head.cells).forEach((header, column) => {
       const button = document.createElement("button");
