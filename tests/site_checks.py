@@ -115,7 +115,7 @@ def test_page(name, visit, address):
     found = Axe().run(page, options={"resultTypes": ["violations"]})
     assert found.violations_count == 0, found.generate_report()
 
-    for width in (820, 360):
+    for width in (1500, 1100, 820, 360):
         page.set_viewport_size({"width": width, "height": 740})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 

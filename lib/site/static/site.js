@@ -38,8 +38,10 @@
     const head = table.tHead && table.tHead.rows[table.tHead.rows.length - 1];
     const body = table.tBodies[0];
     if (!head || !body || body.rows.length < 2 || body.querySelector("[rowspan], [colspan]")) return;
-    for (const cell of table.querySelectorAll("td, th")) {  // a name or an interval stays on one line
-      if (cell.textContent.length < (cell.closest("thead") ? 14 : 28)) cell.classList.add("short");
+    for (const cell of table.querySelectorAll("td, th")) {  // a name or an interval stays on one line, a reason is wide
+      const length = cell.textContent.length;
+      if (length < (cell.closest("thead") ? 14 : 28)) cell.classList.add("short");
+      if (length > 120) cell.classList.add("long");
     }
     Array.from(head.cells).forEach((header, column) => {
       const button = document.createElement("button");
