@@ -300,12 +300,17 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
+def snakemake_command(out: Path, profile: Path) -> list[str | Path]:
+    """Snakemake for a prepared folder, without its own lock, which would outlive a run that is killed."""
+    places = ["--snakefile", SNAKEFILE, "--directory", out, "--profile", profile]
+    return [sys.executable, "-m", "snakemake", *places, "--nolock", "--config", "prepared=True"]
+
+
 def _snakemake(out: Path, profile: Path, say: Callable[[str], None]) -> bool:
     """Whether Snakemake could do everything; what it says goes to a file, and how far it is to ``say``."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", SNAKEFILE, "--directory", out, "--profile", profile]
     with (out / SAID).open("w") as file, (out / SAID).open() as said:
         inherits = {"stdout": file, "stderr": file, "close_fds": False}  # the lock too, should this process be killed
-        process = subprocess.Popen([*command, "--config", "prepared=True"], **inherits)
+        process = subprocess.Popen(snakemake_command(out, profile), **inherits)
         try:
             while True:
                 ended = process.poll() is not None
@@ -328,6 +333,7 @@ def _times(study: Study, out: Path) -> dict[str, int | None]:
 def _failures(study: Study, out: Path) -> dict[str, str]:
     """What each step that began and was not completed said last."""
     pieces = {piece.name: piece for piece in study.pieces}
+    wordless = "the disk is full" if shutil.disk_usage(out).free < 2**20 else "killed or cancelled"
     reasons = {}
     for step, done in _times(study, out).items():
         log = out / study.log(step)
@@ -336,7 +342,7 @@ def _failures(study: Study, out: Path) -> dict[str, str]:
             if not said and step in pieces:
                 said = _scheduler_said(out, pieces[step])
             complaint = said[said.rfind("fdn: ") :] if "fdn: " in said else said.rpartition("\n")[2]
-            reasons[step] = complaint or "ended without a word: killed or cancelled"
+            reasons[step] = complaint or f"ended without a word: {wordless}"
     return reasons or {"Snakemake": (out / SAID).read_text().strip().rpartition("\n")[2] + f" (all it said: {SAID})"}
 
 

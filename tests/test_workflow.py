@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -256,18 +257,30 @@ def test_collecting_misses_no_cell_of_a_run_that_ends_meanwhile(monkeypatch, tmp
     assert set(results.load_metrics(tmp_path)["model"]) == set(MODELS) and calls == [1, 2, 2]
 
 
-def snakemake(out: Path) -> subprocess.Popen:
-    """The cells of two models and their collection, as someone without `fdn paper` runs them."""
-    settings = ["tasks=step=0:2", f"models={','.join(MODELS)}", "epochs=1"]
-    places = ["--snakefile", study.SNAKEFILE, "--directory", out, "--profile", study.PROFILES / "local"]
-    command = [sys.executable, "-m", "snakemake", *places, "--nolock", "--until", "collect", "--config", *settings]
+def test_snakemake_alone_plans_the_run_it_is_asked_for(tmp_path):
+    *command, prepared = study.snakemake_command(tmp_path / "out", study.PROFILES / "local")
+    assert prepared == "prepared=True"
+    request = ["tasks=step=0:30 sine=0:1", f"models={','.join(MODELS)}", "protocol=as_written", "epochs=1", "--dry-run"]
+    done = subprocess.run([*command, *request], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    plan = study.read(tmp_path / "out")
+    assert plan.label == "as_written+epochs=1" and {piece.model for piece in plan.pieces} == set(MODELS)
+    counts = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE))
+    assert int(counts["total"]) == len(plan.pieces) + len(plan.products) + 1
+    assert {piece.rule for piece in plan.pieces} < set(counts)
+
+
+def cells_and_collection(out: Path) -> subprocess.Popen:
+    """What `fdn paper` starts, but for tables, figures, notebooks and comparison."""
+    study.prepare(study.plan(out, {"step": "0:2"}, MODELS, epochs=1), out)
+    command = [*study.snakemake_command(out, study.PROFILES / "local"), "--until", "collect"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, start_new_session=True, **pipes)
 
 
 def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done(tmp_path):
     out = tmp_path / "out"
-    run = snakemake(out)
+    run = cells_and_collection(out)
     end = time.monotonic() + 120
     while not times(out) and run.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
@@ -283,14 +296,14 @@ def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done
     obstacle = out / "points" / SHORT / "step" / "LP-FDNet" / "1.parquet"
     obstacle.unlink(missing_ok=True)
     obstacle.mkdir(parents=True)
-    said, _ = (run := snakemake(out)).communicate(timeout=300)
+    said, _ = (run := cells_and_collection(out)).communicate(timeout=300)
     failed = times(out)
     assert run.returncode != 0 and len(failed) == 3, said
     assert killed.items() <= failed.items(), f"killed {moment} s after the first cell"
     assert "Is a directory" in (out / "workflow" / "log" / SHORT / "step" / "LP-FDNet" / "0:2.log").read_text()
 
     obstacle.rmdir()
-    said, _ = (run := snakemake(out)).communicate(timeout=300)
+    said, _ = (run := cells_and_collection(out)).communicate(timeout=300)
     assert run.returncode == 0 and len(times(out)) == 4 and failed.items() <= times(out).items(), said
     alone = tmp_path / "alone"
     experiment.run(["step"], MODELS, [0, 1], parse_protocol("published", epochs=1), alone, workers=1)
