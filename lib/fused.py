@@ -21,13 +21,14 @@ from numba import njit
 from torch import Tensor
 from torch.nn import Module
 
-from fdn_kernels.torch_ops import FLOOR
 from lib.models import Network, Noise
 from lib.objectives import HomoscedasticGaussian, Likelihood
 from lib.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear, PointLinear
 from lib.protocol import Protocol
 from lib.stacking import Stack
 
+# Draws: examples of a block, and columns (draws x examples) alive at once after the first layer and in those after it
+_EXAMPLES, _COLUMNS, _CACHED = 104, 6656, 416
 _POINT, _FREE, _LATENT, _INPUT, _PREVIOUS = range(5)  # where a layer's weight distribution comes from
 _KIND, _D_IN, _D_OUT, _HYPER, _SIGNAL, _PARAMETERS, _WEIGHTS, _HIDDEN, _INPUTS = range(9)  # columns of a table of layers; the last
 # four say where the layer begins among all parameters, sampled weights, units of hypernetworks, and inputs of layers
@@ -37,58 +38,52 @@ _OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "
 _EXACT = {"fastmath": {"contract"}, "error_model": "numpy", "forceinline": True, "cache": True}
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # ln 2 in two parts, the first with 20 zeros at its end
-_EXP = tuple(1 / math.factorial(n) for n in range(12, -1, -1))
-_LOG = tuple(2 / n for n in range(21, 0, -2))
-_FRACTION, _ONE, _SQRT_HALF = np.int64((1 << 52) - 1), np.int64(0x3FF0000000000000), np.int64(0x3FE6A09E667F3BCD)  # bits of float64
+_ROUND = 1.5 * 2.0**52  # added to a number, it leaves the nearest integer in the last bits
+# Best polynomials: e^r for |r| <= ln(2) / 2, relative error 3e-18; 2 artanh(s) / s in s^2 for s <= 1/3, 5e-17.
+_EXP = (
+    2.4994304347480526e-08, 2.763229329868497e-07, 2.755762253336655e-06, 2.4801486521382106e-05, 1.984126943267508e-04,
+    1.3888888951224016e-03, 8.333333333559274e-03, 4.166666666649277e-02, 1.666666666666617e-01, 5.000000000000018e-01, 1.0, 1.0,
+)  # fmt: skip
+_ARTANH = (
+    0.1779700388903034, 0.09872679747941564, 0.13592992397460388, 0.1536348705480556, 0.18182872163861863, 0.22222190386917814,
+    0.28571429121879555, 0.39999999995177327, 0.6666666666668303, 2.0,
+)  # fmt: skip
 
 
 @njit(**_EXACT)
-def _exp(x):
-    """e^x for x in [-700, 700], without branches: 2^k times a Taylor polynomial on |r| <= ln(2) / 2."""
-    k = np.floor(x * (1 / math.log(2)) + 0.5)
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+def _exp_minus(t):
+    """e^-t for t >= 0 (at most e^-708), without branches: 2^k times a polynomial."""
+    t = -(708.0 if t > 708.0 else t)
+    shifted = t * (1 / math.log(2)) + _ROUND
+    k = shifted - _ROUND
+    r = (t - k * _LN2_HIGH) - k * _LN2_LOW
     p = 0.0
     for c in _EXP:
         p = p * r + c
-    return p * np.int64((np.int64(k) + 1023) << 52).view(np.float64)
+    return np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)).view(np.float64)
 
 
 @njit(**_EXACT)
-def _log(x):
-    """ln x for positive normal finite x: k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [sqrt(1/2), sqrt(2))."""
-    bits = np.float64(x).view(np.int64) + (_ONE - _SQRT_HALF)
-    k = (bits >> 52) - 1023
-    m = np.int64((bits & _FRACTION) + _SQRT_HALF).view(np.float64)
-    s = (m - 1) / (m + 1)
+def _soft(rho, e):
+    """softplus(rho) = max(rho, 0) + ln(1 + e) with e = e^-|rho|; NaN stays NaN."""
+    s = e / (2 + e)  # ln(1 + e) = 2 artanh(s)
     s2, p = s * s, 0.0
-    for c in _LOG:
+    for c in _ARTANH:
         p = p * s2 + c
-    return k * _LN2_HIGH + (s * p + k * _LN2_LOW)
-
-
-@njit(**_EXACT)
-def _one_plus_exp(rho):
-    return 1 + _exp(min(max(rho, -700.0), 700.0))
-
-
-@njit(**_EXACT)
-def _sigma(rho, u, floor):
-    """floor + softplus(rho) as floor + ln u with u = 1 + e^rho, whose rounding is nothing beside the floor."""
-    soft = _log(u)
-    return floor + (soft if soft > rho else rho)  # rho itself where e^rho overflows, and NaN
+    return (0.0 if rho < 0 else rho) + p * s
 
 
 @njit(**_OPTIONS)
 def _softplus(rho, slope, floor):
-    """sigma in place of rho and, where slope has a size, slope = dsigma/drho; flat arrays."""
+    """sigma = floor + softplus(rho) in place of rho and, where slope has a size, slope = dsigma/drho; flat arrays."""
     if slope.size:
         for b in range(rho.size):
-            u = _one_plus_exp(rho[b])
-            slope[b] = 1 - 1 / u
-            rho[b] = _sigma(rho[b], u, floor)
+            e = _exp_minus(abs(rho[b]))
+            slope[b] = (e if rho[b] < 0 else 1.0) / (1 + e)
+            rho[b] = floor + _soft(rho[b], e)
     else:
         for b in range(rho.size):
-            rho[b] = _sigma(rho[b], _one_plus_exp(rho[b]), floor)
+            rho[b] = floor + _soft(rho[b], _exp_minus(abs(rho[b])))
 
 
 @njit(**_OPTIONS)
@@ -96,34 +91,31 @@ def _affine(w, bias, x, out):
     """out = w x + bias, w flat (d_out d_in)."""
     d_in, batch = x.shape
     for o in range(out.shape[0]):
-        at = o * d_in
-        for b in range(batch):
-            out[o, b] = bias[o]
-        for i in range(0, d_in - 3, 4):  # four inputs for each time the sum is read and written
-            v, u, t, s = w[at + i], w[at + i + 1], w[at + i + 2], w[at + i + 3]
-            for b in range(batch):
-                out[o, b] += v * x[i, b] + u * x[i + 1, b] + t * x[i + 2, b] + s * x[i + 3, b]
-        for i in range(d_in - d_in % 4, d_in):
-            for b in range(batch):
-                out[o, b] += w[at + i] * x[i, b]
+        _combine(w, o * d_in, bias[o], x, d_in, out[o])
 
 
 @njit(**_OPTIONS)
-def _mean_and_rho(w, bias, mean_row, rho_row, z, mean, rho):
-    """Two output rows of a hypernetwork, each w z + bias, (B,)."""
-    h, batch = z.shape
-    m, r = mean_row * h, rho_row * h
-    for b in range(batch):
-        mean[b], rho[b] = bias[mean_row], bias[rho_row]
-    for j in range(0, h - 1, 2):
-        m0, m1, r0, r1 = w[m + j], w[m + j + 1], w[r + j], w[r + j + 1]
-        for b in range(batch):
-            mean[b] += m0 * z[j, b] + m1 * z[j + 1, b]
-            rho[b] += r0 * z[j, b] + r1 * z[j + 1, b]
-    if h % 2:
-        for b in range(batch):
-            mean[b] += w[m + h - 1] * z[h - 1, b]
-            rho[b] += w[r + h - 1] * z[h - 1, b]
+def _combine(w, at, bias, x, n, out):
+    """out = bias + sum of w[at + i] x[i] over i < n, (B,); six terms for each time the sum is read and written."""
+    for i in range(0, n, 6):
+        w0, w1, w2, w3, w4, w5 = w[at + i], 0.0, 0.0, 0.0, 0.0, 0.0
+        i1, i2, i3, i4, i5 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1), min(i + 4, n - 1), min(i + 5, n - 1)
+        if i + 1 < n:
+            w1 = w[at + i1]
+        if i + 2 < n:
+            w2 = w[at + i2]
+        if i + 3 < n:
+            w3 = w[at + i3]
+        if i + 4 < n:
+            w4 = w[at + i4]
+        if i + 5 < n:
+            w5 = w[at + i5]
+        if i == 0:
+            for b in range(out.size):
+                out[b] = bias + w0 * x[0, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
+        else:
+            for b in range(out.size):
+                out[b] += w0 * x[i, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
 
 
 @njit(**_OPTIONS)
@@ -168,29 +160,33 @@ def _rows(p, n, d_out):
 
 
 @njit(**_OPTIONS)
-def _sample_fdn(w, bias, z, a, eps, floor, fresh, mean, scale, slope, out):
-    """A layer whose weights N(mean, scale^2) are outputs w z + bias of a hypernetwork, w flat (2P h).
+def _distribution(w, bias, z, d_out, floor, mean, scale, slope):
+    """N(mean, scale^2) of a layer's weights, (P, B), from outputs w z + bias of its hypernetwork, w flat (2P h); slope may be (P, 0)."""
+    h, n = z.shape[0], mean.shape[0] - d_out
+    for p in range(mean.shape[0]):
+        mean_row, rho_row = _rows(p, n, d_out)
+        _combine(w, mean_row * h, bias[mean_row], z, h, mean[p])
+        _combine(w, rho_row * h, bias[rho_row], z, h, scale[p])
+        _softplus(scale[p], slope[p], floor)
 
-    If not ``fresh``, mean and scale (P, B) are there already; slope may be (P, 0).
-    """
+
+@njit(**_OPTIONS)
+def _sample_fdn(mean, scale, eps, a, out):
+    """out = W a + b with (W, b) = mean + scale eps."""
     d_in, batch = a.shape
-    d_out = out.shape[0]
-    n = d_in * d_out
-    out[:, :] = 0.0
-    for o in range(d_out):
-        for i in range(d_in + 1):
-            p = o * d_in + i if i < d_in else n + o
-            if fresh:
-                mean_row, rho_row = _rows(p, n, d_out)
-                _mean_and_rho(w, bias, mean_row, rho_row, z, mean[p], scale[p])
-                _softplus(scale[p], slope[p], floor)
-            e = eps[p]
-            if i < d_in:
-                for b in range(batch):
-                    out[o, b] += (mean[p, b] + scale[p, b] * e) * a[i, b]
-            else:
-                for b in range(batch):
-                    out[o, b] += mean[p, b] + scale[p, b] * e
+    for o in range(out.shape[0]):
+        p, e = d_in * out.shape[0] + o, eps[d_in * out.shape[0] + o]
+        for b in range(batch):
+            out[o, b] = mean[p, b] + scale[p, b] * e
+        for i in range(0, d_in - 1, 2):
+            p = o * d_in + i
+            e, f = eps[p], eps[p + 1]
+            for b in range(batch):
+                out[o, b] += (mean[p, b] + scale[p, b] * e) * a[i, b] + (mean[p + 1, b] + scale[p + 1, b] * f) * a[i + 1, b]
+        if d_in % 2:
+            p = o * d_in + d_in - 1
+            for b in range(batch):
+                out[o, b] += (mean[p, b] + scale[p, b] * eps[p]) * a[d_in - 1, b]
 
 
 @njit(**_OPTIONS)
@@ -347,7 +343,8 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
                 hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], signal, h, n_outputs)
                 _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
                 _relu(hidden)
-                _sample_fdn(w, bias, hidden, inputs, eps[r, p], floor, True, mean[p], scale[p], slope[p], after)
+                _distribution(w, bias, hidden, d_out, floor, mean[p], scale[p], slope[p])
+                _sample_fdn(mean[p], scale[p], eps[r, p], inputs, after)
             else:
                 _sample_global(layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p])
                 n = d_out * d_in
@@ -405,38 +402,118 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
 
 @njit(**_OPTIONS)
 def _draw(layers, parameters, x, eps, floor, y):
-    """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out). What no draw changes is computed once."""
-    batch, last, n_layers = x.shape[0], layers[-1], len(layers)
-    n_blocks = -(-batch // 64)  # of examples whose activations stay in cache
-    block = -(-batch // (8 * n_blocks)) * 8  # whole vectors
-    n_weights = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1)
+    """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out). What no draw changes is computed once.
+
+    That is also the mean and the spreads of the first layer's outputs, with which all its draws are one matrix product.
+    """
+    batch, draws, first, last, n_layers = x.shape[0], len(eps), layers[0], layers[-1], len(layers)
+    n_blocks = -(-batch // _EXAMPLES)
+    block = -(-batch // (8 * n_blocks)) * 8  # whole vectors; the columns after a block's examples hold those of the block before
+    many, few = min(draws, max(1, _COLUMNS // block)), min(draws, max(1, _CACHED // block))  # draws of the first layer, of the others
+    n_weights, d = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1), x.shape[1]
     mean, scale, slope = np.empty((n_weights, block)), np.empty((n_weights, block)), np.empty((n_weights, 0))
-    z = np.empty((last[_HIDDEN] + last[_HYPER], block))
-    a, out = np.zeros((last[_INPUTS] + last[_D_IN], block)), np.empty((last[_D_OUT], block))
+    columns = np.zeros((d, block))
+    terms, factors = np.empty((first[_D_OUT], d + 2, block)), np.empty((first[_D_OUT], draws, d + 2))
+    drawn = np.empty((first[_D_OUT], many, block))  # by the first layer
+    work = np.empty((last[_INPUTS] + last[_D_IN] + last[_D_OUT]) * few * block)  # the outputs of the layers, each contiguous
+    for o in range(first[_D_OUT]):
+        for k in range(draws):
+            factors[o, k, 0], factors[o, k, 1] = 1.0, eps[k, d * first[_D_OUT] + o]
+            for i in range(d):
+                factors[o, k, 2 + i] = eps[k, o * d + i]
     for start in range(0, batch, block):
-        size = min(block, batch - start)  # the columns after these hold examples of the block before
-        for i in range(x.shape[1]):
-            for b in range(size):
-                a[i, b] = x[start + b, i]
-        for k in range(len(eps)):
-            for l in range(n_layers):
+        for i in range(d):
+            for b in range(min(block, batch - start)):
+                columns[i, b] = x[start + b, i]
+        for l in range(n_layers):
+            if l == 0 or layers[l, _KIND] == _INPUT:
+                p = slice(layers[l, _WEIGHTS], layers[l, _WEIGHTS] + layers[l, _D_OUT] * (layers[l, _D_IN] + 1))
+                w, bias, z = _hypernet(layers[l], parameters, columns)
+                _distribution(w, bias, z, layers[l, _D_OUT], floor, mean[p], scale[p], slope[p])
+        _first_layer_terms(mean, scale, columns, terms)
+        for k in range(draws):
+            if k % many == 0:
+                n = min(many, draws - k)
+                for o in range(first[_D_OUT]):
+                    np.dot(factors[o, k : k + n], terms[o], drawn[o, :n])
+            if k % many % few > 0:
+                continue
+            n = min(few, draws - k, many - k % many)
+            after = work[: first[_D_OUT] * n * block].reshape(first[_D_OUT], n * block)
+            for o in range(first[_D_OUT]):
+                for j in range(n):
+                    for b in range(block):
+                        value = drawn[o, k % many + j, b]
+                        after[o, j * block + b] = 0.0 if value < 0 and n_layers > 1 else value
+            for l in range(1, n_layers):
                 layer = layers[l]
-                d_in, d_out, h, signal = layer[_D_IN], layer[_D_OUT], layer[_HYPER], layer[_SIGNAL]
-                inputs = a[layer[_INPUTS] : layer[_INPUTS] + d_in]
-                after = out if l == n_layers - 1 else a[layer[_INPUTS] + d_in : layer[_INPUTS] + d_in + d_out]
-                p, hidden = slice(layer[_WEIGHTS], layer[_WEIGHTS] + d_out * (d_in + 1)), z[layer[_HIDDEN] : layer[_HIDDEN] + h]
-                n_outputs = 2 * d_out * (d_in + 1)
-                hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], signal, h, n_outputs)
-                fresh = k == 0 or l > 0 and layer[_KIND] == _PREVIOUS
-                if fresh:
-                    _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
-                    _relu(hidden)
-                _sample_fdn(w, bias, hidden, inputs, eps[k, p], floor, fresh, mean[p], scale[p], slope[p], after)
+                p = slice(layer[_WEIGHTS], layer[_WEIGHTS] + layer[_D_OUT] * (layer[_D_IN] + 1))
+                at = (layer[_INPUTS] - d + layer[_D_IN]) * n * block
+                inputs, after = after, work[at : at + layer[_D_OUT] * n * block].reshape(layer[_D_OUT], n * block)
+                if layer[_KIND] == _INPUT:
+                    for j in range(n):
+                        of_draw = slice(j * block, (j + 1) * block)
+                        _sample_fdn(mean[p], scale[p], eps[k + j, p], inputs[:, of_draw], after[:, of_draw])
+                else:
+                    w, bias, z = _hypernet(layer, parameters, inputs)
+                    _sample_previous(w, bias, z, inputs, eps[k : k + n, p], floor, after)
                 if l < n_layers - 1:
                     _relu(after)
-            for o in range(last[_D_OUT]):
-                for b in range(size):
-                    y[k, start + b, o] = out[o, b]
+            for j in range(n):
+                for b in range(min(block, batch - start)):
+                    for o in range(last[_D_OUT]):
+                        y[k + j, start + b, o] = after[o, j * block + b]
+
+
+@njit(**_OPTIONS)
+def _hypernet(layer, parameters, signal):
+    """Output weight, flat, and bias of a layer's hypernetwork, and its hidden activations (h, B) at signals (d, B)."""
+    n_outputs = 2 * layer[_D_OUT] * (layer[_D_IN] + 1)
+    hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], layer[_SIGNAL], layer[_HYPER], n_outputs)
+    z = np.dot(hidden_w.reshape(layer[_HYPER], layer[_SIGNAL]), signal)
+    for i in range(z.shape[0]):
+        for b in range(z.shape[1]):
+            value = z[i, b] + hidden_b[i]
+            z[i, b] = 0.0 if value < 0 else value
+    return w, bias, z
+
+
+@njit(**_OPTIONS)
+def _first_layer_terms(mean, scale, x, terms):
+    """Of each output: its mean, then the spreads that its bias and weights bring, which noise multiplies; (d_out, 2 + d_in, B)."""
+    d_in, batch = x.shape
+    for o in range(terms.shape[0]):
+        bias = terms.shape[0] * d_in + o
+        for b in range(batch):
+            terms[o, 0, b], terms[o, 1, b] = mean[bias, b], scale[bias, b]
+        for i in range(d_in):
+            p = o * d_in + i
+            for b in range(batch):
+                terms[o, 0, b] += mean[p, b] * x[i, b]
+                terms[o, 2 + i, b] = scale[p, b] * x[i, b]
+
+
+@njit(**_OPTIONS)
+def _sample_previous(w, bias, z, a, eps, floor, out):
+    """:func:`_distribution` and :func:`_sample_fdn` in one: the columns of z, a and out are those of draws, one after the other."""
+    d_in, h, d_out, draws = a.shape[0], z.shape[0], out.shape[0], len(eps)
+    n, batch = d_in * d_out, a.shape[1] // draws
+    mean, rho, slope = np.empty(a.shape[1]), np.empty(a.shape[1]), np.empty(0)
+    for o in range(d_out):
+        for i in range(-1, d_in):
+            p = n + o if i < 0 else o * d_in + i
+            mean_row, rho_row = _rows(p, n, d_out)
+            _combine(w, mean_row * h, bias[mean_row], z, h, mean)
+            _combine(w, rho_row * h, bias[rho_row], z, h, rho)
+            _softplus(rho, slope, floor)
+            for k in range(draws):
+                e = eps[k, p]
+                if i < 0:
+                    for b in range(k * batch, (k + 1) * batch):
+                        out[o, b] = mean[b] + rho[b] * e
+                else:
+                    for b in range(k * batch, (k + 1) * batch):
+                        out[o, b] += (mean[b] + rho[b] * e) * a[i, b]
 
 
 def _table(network: Network) -> np.ndarray | None:
@@ -479,10 +556,10 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise) -> Tensor | None:
 
 
 def _takes(layers: Iterable[Module]) -> bool:
-    """Whether the layers leave their backend open, and have one floor that :func:`_sigma` can do with."""
+    """Whether the layers leave their backend open and have one floor."""
     floors = {layer.floor for layer in layers if layer.sampled and getattr(layer, "scale", "softplus") == "softplus"}
     open_backend = {getattr(layer, "backend", "auto") for layer in layers} <= {"auto", "torch"}
-    return open_backend and len(floors) <= 1 and min(floors, default=1) >= FLOOR
+    return open_backend and len(floors) <= 1
 
 
 class FusedStep:
