@@ -12,6 +12,7 @@ bias rhos.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -171,22 +172,23 @@ def _distribution(w, bias, z, d_out, floor, mean, scale, slope):
 
 
 @njit(**_OPTIONS)
-def _sample_fdn(mean, scale, eps, a, out):
-    """out = W a + b with (W, b) = mean + scale eps."""
-    d_in, batch = a.shape
+def _sample_fdn(mean, scale, eps, a, at, out):
+    """out = W a + b with (W, b) = mean + scale eps, for as many columns from ``at`` on as mean and scale have."""
+    d_in, batch = a.shape[0], mean.shape[1]
     for o in range(out.shape[0]):
         p, e = d_in * out.shape[0] + o, eps[d_in * out.shape[0] + o]
         for b in range(batch):
-            out[o, b] = mean[p, b] + scale[p, b] * e
+            out[o, at + b] = mean[p, b] + scale[p, b] * e
         for i in range(0, d_in - 1, 2):
             p = o * d_in + i
             e, f = eps[p], eps[p + 1]
             for b in range(batch):
-                out[o, b] += (mean[p, b] + scale[p, b] * e) * a[i, b] + (mean[p + 1, b] + scale[p + 1, b] * f) * a[i + 1, b]
+                first = (mean[p, b] + scale[p, b] * e) * a[i, at + b]
+                out[o, at + b] += first + (mean[p + 1, b] + scale[p + 1, b] * f) * a[i + 1, at + b]
         if d_in % 2:
             p = o * d_in + d_in - 1
             for b in range(batch):
-                out[o, b] += (mean[p, b] + scale[p, b] * eps[p]) * a[d_in - 1, b]
+                out[o, at + b] += (mean[p, b] + scale[p, b] * eps[p]) * a[d_in - 1, at + b]
 
 
 @njit(**_OPTIONS)
@@ -344,7 +346,7 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
                 _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
                 _relu(hidden)
                 _distribution(w, bias, hidden, d_out, floor, mean[p], scale[p], slope[p])
-                _sample_fdn(mean[p], scale[p], eps[r, p], inputs, after)
+                _sample_fdn(mean[p], scale[p], eps[r, p], inputs, 0, after)
             else:
                 _sample_global(layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p])
                 n = d_out * d_in
@@ -452,8 +454,7 @@ def _draw(layers, parameters, x, eps, floor, y):
                 inputs, after = after, work[at : at + layer[_D_OUT] * n * block].reshape(layer[_D_OUT], n * block)
                 if layer[_KIND] == _INPUT:
                     for j in range(n):
-                        of_draw = slice(j * block, (j + 1) * block)
-                        _sample_fdn(mean[p], scale[p], eps[k + j, p], inputs[:, of_draw], after[:, of_draw])
+                        _sample_fdn(mean[p], scale[p], eps[k + j, p], inputs, j * block, after)
                 else:
                     w, bias, z = _hypernet(layer, parameters, inputs)
                     _sample_previous(w, bias, z, inputs, eps[k : k + n, p], floor, after)
@@ -516,6 +517,7 @@ def _sample_previous(w, bias, z, a, eps, floor, out):
                         out[o, b] += (mean[b] + rho[b] * e) * a[i, b]
 
 
+@functools.lru_cache(maxsize=16)
 def _table(network: Network) -> np.ndarray | None:
     """The table of a network's layers; None where a layer is of another kind or the kinds are mixed."""
     rows, parameters, weights, hidden, inputs = [], 0, 0, 0, 0
@@ -539,20 +541,20 @@ def _table(network: Network) -> np.ndarray | None:
     return np.array(rows) if len({row[_KIND] for row in rows}) == 1 else None
 
 
-def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise) -> Tensor | None:
-    """Outputs ``(K, N, n_outputs)`` of one network of FDN layers at x ``(N, d)`` with shared noise; None for any other.
+def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
+    """Outputs of one network of FDN layers at x ``(N, d)`` with shared noise; for any other, False and nothing done.
 
     Args:
         row: its parameters, ``(n,)``.
+        out: takes the outputs, ``(K, N, n_outputs)``.
     """
     table, layers = _table(stack.network), stack.network.layers
     plain = all(t.dtype == torch.float64 and t.is_cpu for t in (row, x)) and row.dim() == 1 and x.numel() > 0
     if table is None or table[0, _KIND] < _INPUT or noise.kind != "shared" or not plain or not _takes(layers):
-        return None
+        return False
     eps = torch.cat([e[:, 0] for e in noise.eps], 1)  # (K, all P)
-    y = x.new_empty(len(eps), len(x), layers[-1].d_out)
-    _draw(table, row.contiguous().numpy(), x.contiguous().numpy(), eps.numpy(), layers[0].floor, y.numpy())
-    return y
+    _draw(table, row.contiguous().numpy(), x.contiguous().numpy(), eps.numpy(), layers[0].floor, out.numpy())
+    return True
 
 
 def _takes(layers: Iterable[Module]) -> bool:

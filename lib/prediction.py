@@ -53,8 +53,8 @@ def predict_outputs(
     with torch.no_grad():
         for part, out in zip(x.split(size), outputs.split(size, dim=-2)):
             noise = network.draw_noise(streams, kind, draws, len(part), training=False, same_pass=noise)
-            drawn = fused.draws(stack, row, part, noise)
-            out.copy_(stack(row, part, noise)[0] if drawn is None else drawn)  # (..., K, b, n_outputs)
+            if not fused.draws(stack, row, part, noise, out):
+                out.copy_(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
     return outputs
 
 

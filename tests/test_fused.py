@@ -71,12 +71,13 @@ def test_draws_are_those_of_the_layers(name, hidden, batch, d, draws):
     stack, *_ = _setting(name, hidden, (1,), 1, d, PUBLISHED)
     x = torch.randn(batch, d, dtype=torch.float64)
     noise = stack.network.draw_noise(Streams([seed_sequence("d", name, 0, "test")], (), torch.float64), "shared", draws, batch, False)
-    found = fused.draws(stack, stack.flat[0], x, noise)
+    found = torch.empty(draws, 2 * batch, 1, dtype=torch.float64)[:, :batch]  # not contiguous
+    assert fused.draws(stack, stack.flat[0], x, noise, found)
     with torch.no_grad():
         torch.testing.assert_close(found, stack(stack.flat[0], x, noise)[0])
     for layer in stack.network.layers:
         layer.backend = "reference"
-    assert fused.draws(stack, stack.flat[0], x, noise) is None
+    assert not fused.draws(stack, stack.flat[0], x, noise, found)
 
 
 @pytest.mark.parametrize("clip", [None, 1.0, 1e9])
