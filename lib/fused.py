@@ -90,9 +90,15 @@ def _softplus(rho, slope, floor):
 @njit(**_OPTIONS)
 def _affine(w, bias, x, out):
     """out = w x + bias, w flat (d_out d_in)."""
-    d_in, batch = x.shape
-    for o in range(out.shape[0]):
-        _combine(w, o * d_in, bias[o], x, d_in, out[o])
+    if len(x) > 1:
+        np.dot(w.reshape(len(out), len(x)), x, out)
+    for o in range(len(out)):
+        if len(x) > 1:
+            for b in range(out.shape[1]):
+                out[o, b] += bias[o]
+        else:
+            for b in range(out.shape[1]):
+                out[o, b] = w[o] * x[0, b] + bias[o]
 
 
 @njit(**_OPTIONS)
@@ -123,20 +129,20 @@ def _combine(w, at, bias, x, n, out):
 def _affine_backward(w, x, grad_out, grad_w, grad_bias, need_x, grad_x):
     """Sets the gradients of w and bias, and adds that of x."""
     d_in, batch = x.shape
-    for o in range(grad_out.shape[0]):
-        total = 0.0
+    if d_in > 1:
+        np.dot(grad_out, x.T, grad_w.reshape(len(grad_out), d_in))
+    for o in range(len(grad_out)):
+        total, product = 0.0, 0.0
         for b in range(batch):
             total += grad_out[o, b]
+            product += grad_out[o, b] * x[0, b]
         grad_bias[o] = total
-        for i in range(d_in):
-            total = 0.0
+        if d_in == 1:
+            grad_w[o] = product
+        for i in range(d_in if need_x else 0):
+            weight = w[o * d_in + i]
             for b in range(batch):
-                total += grad_out[o, b] * x[i, b]
-            grad_w[o * d_in + i] = total
-            if need_x:
-                weight = w[o * d_in + i]
-                for b in range(batch):
-                    grad_x[i, b] += weight * grad_out[o, b]
+                grad_x[i, b] += weight * grad_out[o, b]
 
 
 @njit(**_OPTIONS)
@@ -161,68 +167,69 @@ def _rows(p, n, d_out):
 
 
 @njit(**_OPTIONS)
-def _distribution(w, bias, z, d_out, floor, mean, scale, slope):
-    """N(mean, scale^2) of a layer's weights, (P, B), from outputs w z + bias of its hypernetwork, w flat (2P h); slope may be (P, 0)."""
-    h, n = z.shape[0], mean.shape[0] - d_out
-    for p in range(mean.shape[0]):
-        mean_row, rho_row = _rows(p, n, d_out)
-        _combine(w, mean_row * h, bias[mean_row], z, h, mean[p])
-        _combine(w, rho_row * h, bias[rho_row], z, h, scale[p])
-        _softplus(scale[p], slope[p], floor)
+def _distribution(w, bias, z, d_out, floor, outputs, slope):
+    """A layer's weights: outputs w z + bias of its hypernetwork, w flat (2P h), in (2P, B), with sigma in place of rho.
+
+    slope, dsigma/drho, has P rows, the biases' last, and may have no columns.
+    """
+    rows, n = outputs.shape[0], outputs.shape[0] // 2 - d_out
+    np.dot(w.reshape(rows, z.shape[0]), z, outputs)
+    for q in range(rows):
+        for b in range(z.shape[1]):
+            outputs[q, b] += bias[q]
+    _softplus(outputs[n : 2 * n].reshape(-1), slope[:n].reshape(-1), floor)
+    _softplus(outputs[rows - d_out :].reshape(-1), slope[n:].reshape(-1), floor)
 
 
 @njit(**_OPTIONS)
-def _sample_fdn(mean, scale, eps, a, at, out):
-    """out = W a + b with (W, b) = mean + scale eps, for as many columns from ``at`` on as mean and scale have."""
-    d_in, batch = a.shape[0], mean.shape[1]
-    for o in range(out.shape[0]):
-        p, e = d_in * out.shape[0] + o, eps[d_in * out.shape[0] + o]
+def _sample_fdn(outputs, eps, a, at, out):
+    """out = W a + b with (W, b) = mean + sigma eps from :func:`_distribution`, for as many columns from ``at`` on as it has."""
+    d_in, d_out, batch = a.shape[0], out.shape[0], outputs.shape[1]
+    n = d_in * d_out
+    for o in range(d_out):
+        m, s, e = 2 * n + o, 2 * n + d_out + o, eps[n + o]
         for b in range(batch):
-            out[o, at + b] = mean[p, b] + scale[p, b] * e
+            out[o, at + b] = outputs[m, b] + outputs[s, b] * e
         for i in range(0, d_in - 1, 2):
-            p = o * d_in + i
-            e, f = eps[p], eps[p + 1]
+            m = o * d_in + i
+            s, e, f = n + m, eps[m], eps[m + 1]
             for b in range(batch):
-                first = (mean[p, b] + scale[p, b] * e) * a[i, at + b]
-                out[o, at + b] += first + (mean[p + 1, b] + scale[p + 1, b] * f) * a[i + 1, at + b]
+                first = (outputs[m, b] + outputs[s, b] * e) * a[i, at + b]
+                out[o, at + b] += first + (outputs[m + 1, b] + outputs[s + 1, b] * f) * a[i + 1, at + b]
         if d_in % 2:
-            p = o * d_in + d_in - 1
+            m = (o + 1) * d_in - 1
+            s, e = n + m, eps[m]
             for b in range(batch):
-                out[o, at + b] += (mean[p, b] + scale[p, b] * eps[p]) * a[d_in - 1, at + b]
+                out[o, at + b] += (outputs[m, b] + outputs[s, b] * e) * a[d_in - 1, at + b]
 
 
 @njit(**_OPTIONS)
 def _sample_fdn_backward(
-    grad_out, kl_weight, precision, w, z, a, eps, mean, scale, slope, need_a, grad_w, grad_bias, grad_z, grad_a
+    grad_out, kl_weight, precision, w, z, a, eps, outputs, slope, need_a, grad_outputs, grad_w, grad_bias, grad_z, grad_a
 ):
-    """Sets the gradients of w and bias, and adds those of z and a; ``kl_weight`` is the KL's weight for each example."""
+    """Sets the gradients of outputs, w, bias and z, and adds that of a; ``kl_weight`` is the KL's weight for each example."""
     d_in, batch = a.shape
     h, d_out = z.shape[0], grad_out.shape[0]
     n = d_in * d_out
-    grad_mean, grad_rho = np.empty(batch), np.empty(batch)
     for o in range(d_out):
         for i in range(d_in + 1):
             p = o * d_in + i if i < d_in else n + o
-            mean_row, rho_row = _rows(p, n, d_out)
+            m, s = _rows(p, n, d_out)
             e, mean_sum, rho_sum = eps[p], 0.0, 0.0
             for b in range(batch):
                 g = grad_out[o, b] * (a[i, b] if i < d_in else 1.0)
-                grad_mean[b] = g + kl_weight * mean[p, b] * precision  # dKL/dmu = mu / s0^2
+                grad_mean = g + kl_weight * outputs[m, b] * precision  # dKL/dmu = mu / s0^2
                 # dKL/dsigma = sigma / s0^2 - 1 / sigma
-                grad_rho[b] = (g * e + kl_weight * (scale[p, b] * precision - 1 / scale[p, b])) * slope[p, b]
-                mean_sum += grad_mean[b]
-                rho_sum += grad_rho[b]
-            grad_bias[mean_row], grad_bias[rho_row] = mean_sum, rho_sum
-            for j in range(h):
-                w_mean, w_rho, mean_sum, rho_sum = w[mean_row * h + j], w[rho_row * h + j], 0.0, 0.0
-                for b in range(batch):
-                    mean_sum += grad_mean[b] * z[j, b]
-                    rho_sum += grad_rho[b] * z[j, b]
-                    grad_z[j, b] += w_mean * grad_mean[b] + w_rho * grad_rho[b]
-                grad_w[mean_row * h + j], grad_w[rho_row * h + j] = mean_sum, rho_sum
+                grad_rho = (g * e + kl_weight * (outputs[s, b] * precision - 1 / outputs[s, b])) * slope[p, b]
+                grad_outputs[m, b], grad_outputs[s, b] = grad_mean, grad_rho
+                mean_sum += grad_mean
+                rho_sum += grad_rho
+            grad_bias[m], grad_bias[s] = mean_sum, rho_sum
             if need_a and i < d_in:
                 for b in range(batch):
-                    grad_a[i, b] += (mean[p, b] + scale[p, b] * e) * grad_out[o, b]
+                    grad_a[i, b] += (outputs[m, b] + outputs[s, b] * e) * grad_out[o, b]
+    np.dot(grad_outputs, z.T, grad_w.reshape(2 * slope.shape[0], h))
+    np.dot(w.reshape(2 * slope.shape[0], h).T, grad_outputs, grad_z)
 
 
 @njit(**_OPTIONS)
@@ -321,7 +328,8 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
     n_weights = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1)
     conditioned = layers[0, _KIND] >= _INPUT
     n_rows, columns = (n_weights, batch) if conditioned else (1, 1)
-    mean, scale, slope = np.empty((n_rows, columns)), np.empty((n_rows, columns)), np.empty((n_rows, columns))
+    outputs, slope = np.empty((2 * n_rows, columns)), np.empty((n_rows, columns))
+    grad_outputs, grad_z = np.empty((2 * n_rows, columns)), np.empty((max(layers[:, _HYPER]), columns))
     means, scales, slopes, theta = np.empty(n_weights), np.empty(n_weights), np.empty(n_weights), np.empty(n_weights)
     grad_theta = np.empty(n_weights)
     z = np.empty((last[_HIDDEN] + last[_HYPER], columns))
@@ -345,8 +353,9 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
                 hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], signal, h, n_outputs)
                 _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
                 _relu(hidden)
-                _distribution(w, bias, hidden, d_out, floor, mean[p], scale[p], slope[p])
-                _sample_fdn(mean[p], scale[p], eps[r, p], inputs, 0, after)
+                rows = slice(2 * p.start, 2 * p.stop)
+                _distribution(w, bias, hidden, d_out, floor, outputs[rows], slope[p])
+                _sample_fdn(outputs[rows], eps[r, p], inputs, 0, after)
             else:
                 _sample_global(layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p])
                 n = d_out * d_in
@@ -364,8 +373,8 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
         for l in range(n_layers - 1, -1, -1):
             layer = layers[l]
             d_in, d_out, h, signal = layer[_D_IN], layer[_D_OUT], layer[_HYPER], layer[_SIGNAL]
-            rows = slice(layer[_INPUTS], layer[_INPUTS] + d_in)
-            inputs, grad_inputs = a[rows], grad_a[rows]
+            before = slice(layer[_INPUTS], layer[_INPUTS] + d_in)
+            inputs, grad_inputs = a[before], grad_a[before]
             p = slice(layer[_WEIGHTS], layer[_WEIGHTS] + d_out * (d_in + 1))
             hidden = z[layer[_HIDDEN] : layer[_HIDDEN] + h]
             if l == n_layers - 1:
@@ -378,15 +387,15 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
                 n_outputs, at = 2 * d_out * (d_in + 1), layer[_PARAMETERS]
                 hidden_w, _, w, _ = _hypernet_parts(parameters, at, signal, h, n_outputs)
                 grad_hidden_w, grad_hidden_b, grad_w, grad_b = _hypernet_parts(grad, at, signal, h, n_outputs)
-                grad_z = np.zeros((h, batch))
+                rows = slice(2 * p.start, 2 * p.stop)
                 _sample_fdn_backward(
-                    incoming, beta / batch, precision, w, hidden, inputs, eps[r, p], mean[p], scale[p], slope[p],
-                    l > 0, grad_w, grad_b, grad_z, grad_inputs,
+                    incoming, beta / batch, precision, w, hidden, inputs, eps[r, p], outputs[rows], slope[p],
+                    l > 0, grad_outputs[rows], grad_w, grad_b, grad_z[:h], grad_inputs,
                 )  # fmt: skip
-                _relu_backward(hidden, 1.0, grad_z)
+                _relu_backward(hidden, 1.0, grad_z[:h])
                 previous = layer[_KIND] == _PREVIOUS
                 _affine_backward(
-                    hidden_w, inputs if previous else a[:signal], grad_z, grad_hidden_w, grad_hidden_b, previous and l > 0,
+                    hidden_w, inputs if previous else a[:signal], grad_z[:h], grad_hidden_w, grad_hidden_b, previous and l > 0,
                     grad_inputs,
                 )  # fmt: skip
             else:
@@ -413,7 +422,7 @@ def _draw(layers, parameters, x, eps, floor, y):
     block = -(-batch // (8 * n_blocks)) * 8  # whole vectors; the columns after a block's examples hold those of the block before
     many, few = min(draws, max(1, _COLUMNS // block)), min(draws, max(1, _CACHED // block))  # draws of the first layer, of the others
     n_weights, d = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1), x.shape[1]
-    mean, scale, slope = np.empty((n_weights, block)), np.empty((n_weights, block)), np.empty((n_weights, 0))
+    outputs, slope = np.empty((2 * n_weights, block)), np.empty((n_weights, 0))  # of layers that no draw changes
     columns = np.zeros((d, block))
     terms, factors = np.empty((first[_D_OUT], d + 2, block)), np.empty((first[_D_OUT], draws, d + 2))
     drawn = np.empty((first[_D_OUT], many, block))  # by the first layer
@@ -431,8 +440,8 @@ def _draw(layers, parameters, x, eps, floor, y):
             if l == 0 or layers[l, _KIND] == _INPUT:
                 p = slice(layers[l, _WEIGHTS], layers[l, _WEIGHTS] + layers[l, _D_OUT] * (layers[l, _D_IN] + 1))
                 w, bias, z = _hypernet(layers[l], parameters, columns)
-                _distribution(w, bias, z, layers[l, _D_OUT], floor, mean[p], scale[p], slope[p])
-        _first_layer_terms(mean, scale, columns, terms)
+                _distribution(w, bias, z, layers[l, _D_OUT], floor, outputs[2 * p.start : 2 * p.stop], slope[p])
+        _first_layer_terms(outputs, columns, terms)
         for k in range(draws):
             if k % many == 0:
                 n = min(many, draws - k)
@@ -454,7 +463,7 @@ def _draw(layers, parameters, x, eps, floor, y):
                 inputs, after = after, work[at : at + layer[_D_OUT] * n * block].reshape(layer[_D_OUT], n * block)
                 if layer[_KIND] == _INPUT:
                     for j in range(n):
-                        _sample_fdn(mean[p], scale[p], eps[k + j, p], inputs, j * block, after)
+                        _sample_fdn(outputs[2 * p.start : 2 * p.stop], eps[k + j, p], inputs, j * block, after)
                 else:
                     w, bias, z = _hypernet(layer, parameters, inputs)
                     _sample_previous(w, bias, z, inputs, eps[k : k + n, p], floor, after)
@@ -480,18 +489,18 @@ def _hypernet(layer, parameters, signal):
 
 
 @njit(**_OPTIONS)
-def _first_layer_terms(mean, scale, x, terms):
+def _first_layer_terms(outputs, x, terms):
     """Of each output: its mean, then the spreads that its bias and weights bring, which noise multiplies; (d_out, 2 + d_in, B)."""
-    d_in, batch = x.shape
-    for o in range(terms.shape[0]):
-        bias = terms.shape[0] * d_in + o
+    (d_in, batch), d_out = x.shape, terms.shape[0]
+    n = d_in * d_out
+    for o in range(d_out):
         for b in range(batch):
-            terms[o, 0, b], terms[o, 1, b] = mean[bias, b], scale[bias, b]
+            terms[o, 0, b], terms[o, 1, b] = outputs[2 * n + o, b], outputs[2 * n + d_out + o, b]
         for i in range(d_in):
-            p = o * d_in + i
+            m = o * d_in + i
             for b in range(batch):
-                terms[o, 0, b] += mean[p, b] * x[i, b]
-                terms[o, 2 + i, b] = scale[p, b] * x[i, b]
+                terms[o, 0, b] += outputs[m, b] * x[i, b]
+                terms[o, 2 + i, b] = outputs[n + m, b] * x[i, b]
 
 
 @njit(**_OPTIONS)
