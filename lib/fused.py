@@ -22,6 +22,7 @@ from numba import njit
 from torch import Tensor
 from torch.nn import Module
 
+from fdn_kernels import compiled
 from lib.models import Network, Noise
 from lib.objectives import HomoscedasticGaussian, Likelihood
 from lib.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear, PointLinear
@@ -526,6 +527,22 @@ def _sample_previous(w, bias, z, a, eps, floor, out):
                         out[o, b] += (mean[b] + rho[b] * e) * a[i, b]
 
 
+@njit(**_OPTIONS)
+def _draw_weights(layers, parameters, eps, exponential, floor, theta):
+    """Draws of a network's weights that are the same for all examples: eps to theta, (K, all P)."""
+    last = layers[-1]
+    n = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1)
+    mean, scale, slope, z = np.empty(n), np.empty(n), np.empty(n), np.empty((last[_HIDDEN] + last[_HYPER], 1))
+    for l in range(len(layers)):
+        layer = layers[l]
+        p = slice(layer[_WEIGHTS], layer[_WEIGHTS] + layer[_D_OUT] * (layer[_D_IN] + 1))
+        hidden = z[layer[_HIDDEN] : layer[_HIDDEN] + layer[_HYPER]]
+        _sample_global(layer, parameters, eps[0, p], exponential, floor, hidden, mean[p], scale[p], slope[p], theta[0, p])
+    for k in range(len(eps)):
+        for q in range(n):
+            theta[k, q] = mean[q] + scale[q] * eps[k, q]
+
+
 @functools.lru_cache(maxsize=16)
 def _table(network: Network) -> np.ndarray | None:
     """The table of a network's layers; None where a layer is of another kind or the kinds are mixed."""
@@ -551,18 +568,28 @@ def _table(network: Network) -> np.ndarray | None:
 
 
 def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
-    """Outputs of one network of FDN layers at x ``(N, d)`` with shared noise; for any other, False and nothing done.
+    """Outputs of one network with sampled weights at x ``(N, d)``; False, and nothing done, for what the loops do not compute.
 
     Args:
         row: its parameters, ``(n,)``.
+        noise: where weights depend on the example it must be shared by all of them.
         out: takes the outputs, ``(K, N, n_outputs)``.
     """
     table, layers = _table(stack.network), stack.network.layers
     plain = all(t.dtype == torch.float64 and t.is_cpu for t in (row, x)) and row.dim() == 1 and x.numel() > 0
-    if table is None or table[0, _KIND] < _INPUT or noise.kind != "shared" or not plain or not _takes(layers):
+    if table is None or table[0, _KIND] == _POINT or any(e is None or e.shape[1] > 1 for e in noise.eps):
         return False
-    eps = torch.cat([e[:, 0] for e in noise.eps], 1)  # (K, all P)
-    _draw(table, row.contiguous().numpy(), x.contiguous().numpy(), eps.numpy(), layers[0].floor, out.numpy())
+    if not plain or not _takes(layers) or any(mask is not None for mask in noise.masks):
+        return False
+    eps, floor = torch.cat([e[:, 0] for e in noise.eps], 1).numpy(), layers[0].floor  # (K, all P)
+    parameters, x = row.contiguous().numpy(), x.contiguous().numpy()
+    if table[0, _KIND] >= _INPUT:
+        _draw(table, parameters, x, eps, floor, out.numpy())
+        return True
+    theta, y = np.empty((1, *eps.shape)), np.empty((1, len(eps), layers[-1].d_out, len(x)))
+    _draw_weights(table, parameters, eps, layers[0].scale == "exp", floor, theta[0])
+    compiled.mlp(theta, np.array([table[0, _D_IN], *table[:, _D_OUT]]), x.T.copy()[None], y)
+    out.copy_(torch.from_numpy(y[0]).mT)
     return True
 
 

@@ -64,17 +64,20 @@ def test_members_may_share_their_minibatches():
     torch.testing.assert_close(FusedStep(stack, PUBLISHED).gradient(x, y, noise, 0.3).view_as(expected), expected)
 
 
-@pytest.mark.parametrize("name", ["IC-FDNet", "LP-FDNet"])
+@pytest.mark.parametrize("name", ["BayesNet", "GaussHyperNet", "IC-FDNet", "LP-FDNet"])
 @pytest.mark.parametrize("hidden", [None, (1,), (4, 3)])
+@pytest.mark.parametrize("protocol", [PUBLISHED, SOFTPLUS], ids=["published", "softplus"])
 @pytest.mark.parametrize(("batch", "d", "draws"), [(1, 1, 1), (64, 1, 2), (65, 5, 7), (199, 2, 3), (104, 1, 67)])
-def test_draws_are_those_of_the_layers(name, hidden, batch, d, draws):
-    stack, *_ = _setting(name, hidden, (1,), 1, d, PUBLISHED)
+def test_draws_are_those_of_the_layers(name, hidden, protocol, batch, d, draws):
+    stack, *_ = _setting(name, hidden, (1,), 1, d, protocol)
     x = torch.randn(batch, d, dtype=torch.float64)
     noise = stack.network.draw_noise(Streams([seed_sequence("d", name, 0, "test")], (), torch.float64), "shared", draws, batch, False)
     found = torch.empty(draws, 2 * batch, 1, dtype=torch.float64)[:, :batch]  # not contiguous
     assert fused.draws(stack, stack.flat[0], x, noise, found)
     with torch.no_grad():
         torch.testing.assert_close(found, stack(stack.flat[0], x, noise)[0])
+    if stack.network.global_weights:
+        return
     for layer in stack.network.layers:
         layer.backend = "reference"
     assert not fused.draws(stack, stack.flat[0], x, noise, found)
