@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 from scipy.special import logsumexp
-from scipy.stats import rankdata, spearmanr
 
 REGIONS = ("id", "ood", "all")
 POINTWISE = ("mse", "var", "crps", "bias", "nll", "sqerr_mean")
@@ -190,6 +190,10 @@ def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float = 0.5) -> np.nda
     return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi * noise_variance) - log_kernel
 
 
+def _ranks(values: np.ndarray) -> np.ndarray:
+    return pd.Series(values).rank().to_numpy()  # scipy.stats has this too, and takes a second to import
+
+
 def spearman(var: np.ndarray, mse: np.ndarray) -> float:
     """Spearman rank correlation between predicted variance and MSE_i.
 
@@ -201,9 +205,9 @@ def spearman(var: np.ndarray, mse: np.ndarray) -> float:
     1.0
     """
     var, mse = _check_points(var, mse)
-    if _is_constant(var) or _is_constant(mse):
+    if _is_constant(var) or _is_constant(mse) or np.isnan(var + mse).any():
         return np.nan
-    return float(spearmanr(var, mse).statistic)
+    return float(np.corrcoef(_ranks(var), _ranks(mse))[0, 1])
 
 
 def linear_fit(var: np.ndarray, mse: np.ndarray) -> tuple[float, float]:
@@ -281,7 +285,7 @@ def calibration_curve(var: np.ndarray, mse: np.ndarray, bins: int = 10) -> tuple
         raise ValueError(f"bins is {bins}, expected at least 1")
     if np.isnan(var).any():
         return np.array([np.nan]), np.array([np.nan])
-    bin_of = ((rankdata(var) - 0.5) * bins // max(len(var), 1)).astype(int)  # (T,)
+    bin_of = ((_ranks(var) - 0.5) * bins // max(len(var), 1)).astype(int)  # (T,)
     sizes = np.bincount(bin_of, minlength=bins)
     kept = sizes > 0
     means = (np.bincount(bin_of, weights=v, minlength=bins)[kept] / sizes[kept] for v in (var, mse))

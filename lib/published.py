@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from lib.errors import UserError
 from lib.paths import PUBLISHED_TABLES, REASONS
@@ -180,7 +179,7 @@ def _groups(metrics_df: pd.DataFrame, protocol: str) -> list[_Group]:
         runs = np.vstack([numbers["published"], seeds])  # (1 + seeds, 7)
         runs = np.column_stack([np.round(column, d) for column, d in zip(runs.T, digits)])
         if len(seeds):
-            groups.append(_Group(dataset, model, (rankdata(runs, axis=0) - 1) / len(seeds)))
+            groups.append(_Group(dataset, model, (pd.DataFrame(runs).rank().to_numpy() - 1) / len(seeds)))
     return groups
 
 
