@@ -1,8 +1,9 @@
 """Training on a device: the buffered and replayed step, all seeds in one call, scores, and what a person is told.
 
 Without a GPU: the step runs from its buffers on the CPU; a recorder of PyTorch's operations stands in for CUDA graphs,
-with everything but the buffers' contents frozen as there; and a device without numbers, in a process of its own, raises
-where something was left on the CPU. With one: the GPU's numbers are the CPU's.
+with everything but the buffers' contents frozen as there; whole trainings by these give the CPU's numbers; and a device
+without numbers, in a process of its own, raises where something was left on the CPU. With one: the GPU's numbers are the
+CPU's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.utils._pytree import tree_map_only
 from fdn_kernels import torch_ops
 from lib import devices, experiment, metrics, steps, training
 from lib.cli import main
+from lib.fused import FusedStep
 from lib.models import MODEL_NAMES, ModelSpec, Noise, build_network, model_spec
 from lib.noise import Streams, seed_sequence
 from lib.objectives import HomoscedasticGaussian
@@ -45,6 +47,7 @@ PROTOCOLS = {
 }
 BATCHES = (9, 9, 4, 9, 9, 4, 9, 4, 4, 9, 4, 9)  # of two sizes, each more often than the warm-up
 SEEDS = 3
+TENSOR_OPERATIONS = (torch_ops, "_is_plain", lambda t: False)  # throughout, as on a GPU, and no compiled loops
 
 
 def _stack(name: str, protocol) -> Stack:
@@ -121,7 +124,6 @@ def recorder(monkeypatch):
     }  # fmt: skip
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(torch_ops, "_is_plain", lambda t: False)  # tensor operations throughout, as on a GPU
 
     def wrap(step):
         stream.step = step
@@ -140,8 +142,9 @@ def test_a_step_from_buffers_is_the_step_to_the_bit(name, protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", MODEL_NAMES)
-def test_a_recorded_step_is_the_step_to_the_bit(name, protocol, recorder):
+def test_a_recorded_step_is_the_step_to_the_bit(name, protocol, recorder, monkeypatch):
     """Everything a step reads is in its buffers: whatever were not would be that of the recorded step."""
+    monkeypatch.setattr(*TENSOR_OPERATIONS)
     protocol = PROTOCOLS[protocol]
     expected = _trained(name, protocol, lambda step: step)
     assert torch.equal(_trained(name, protocol, recorder.wrap), expected)
@@ -153,6 +156,7 @@ def _copied(noise: Noise) -> Noise:
 
 
 def test_what_a_recording_would_freeze_is_noticed(recorder, monkeypatch):
+    monkeypatch.setattr(*TENSOR_OPERATIONS)
     expected = _trained("LP-FDNet", PUBLISHED, lambda step: step)
     arguments = steps._Held.arguments.fget
     frozen = {
@@ -234,20 +238,49 @@ def test_a_gpu_that_is_not_there(tmp_path, capsys):
     assert "GPU" not in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("graph", [True, False])
-@pytest.mark.parametrize("protocol", ["published", "as_written", "iwae"])
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_a_gpu_gives_the_numbers_of_the_cpu(name, protocol, graph, monkeypatch):
+def _fits(name: str, protocol, device, monkeypatch, changes):
+    """A training on the CPU, and after these changes of the program one on the device."""
     members = 2 if name == "DeepEnsembleNet" else 1
-    protocol = replace(PROTOCOLS[protocol], epochs=3 * members, eval_draws=20, ensemble_members=members)
+    protocol = replace(protocol, epochs=3 * members, eval_draws=20, ensemble_members=members)
     data, spec = experiment.load_dataset("step", protocol), model_spec(name, 1, protocol)
     expected = fit(spec, data, protocol, (0, 5))
-    monkeypatch.setattr(training, "ReplayedStep", functools.partial(ReplayedStep, graph=graph))
-    found = fit(spec, data, protocol, (0, 5), device="cuda")
-    assert found.flat.is_cuda
+    for change in changes:
+        monkeypatch.setattr(*change)
+    return data, expected, fit(spec, data, protocol, (0, 5), device=device)
+
+
+def _assert_same(data, expected, found) -> None:
     torch.testing.assert_close(found.flat.cpu(), expected.flat, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9)
     assert list(found.best_epoch) == list(expected.best_epoch)
     ours, theirs = found.predict(5, data.x_test), expected.predict(5, data.x_test)
     torch.testing.assert_close(ours.draws, theirs.draws, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("protocol", ["published", "as_written", "iwae"])
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_the_program_of_a_gpu_gives_the_numbers_of_the_cpu(name, protocol, recorder, monkeypatch):
+    """With the CPU in the GPU's place, and the recorder in that of its graphs."""
+    changes = [
+        (training, "ReplayedStep", recorder.wrap), TENSOR_OPERATIONS, (training, "mean_score", _score),
+        (FusedStep, "supports", staticmethod(lambda *_: False)),
+    ]  # fmt: skip
+    place = torch.device("cpu", 0)  # which is not the device "cpu"
+    _assert_same(*_fits(name, PROTOCOLS[protocol], place, monkeypatch, changes))
+    assert len(recorder.made) == 1
+
+
+def _score(draws: torch.Tensor, y: torch.Tensor) -> np.ndarray:
+    score = devices.crps(draws, y) if draws.shape[-2] > 1 else (draws - y).square().mean(-2)
+    return score.mean(-1).numpy()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("protocol", ["published", "as_written", "iwae"])
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_a_gpu_gives_the_numbers_of_the_cpu(name, protocol, graph, monkeypatch):
+    changes = [(training, "ReplayedStep", functools.partial(ReplayedStep, graph=graph))]
+    data, expected, found = _fits(name, PROTOCOLS[protocol], "cuda", monkeypatch, changes)
+    assert found.flat.is_cuda
+    _assert_same(data, expected, found)
