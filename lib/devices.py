@@ -1,7 +1,7 @@
 """Where training and prediction run: the CPU or a GPU. Random numbers come from the host's streams on both.
 
-A GPU is given every number that the CPU would draw, so that a seed's results agree to rounding; what it computes comes
-back through :func:`to_host` alone.
+A GPU is given every number that the CPU would draw, so that a seed's results agree to rounding. During training only
+scores come back from it, through :func:`to_host`, and where dropout masks are drawn the number of units they are for.
 """
 
 from __future__ import annotations
