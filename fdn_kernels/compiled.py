@@ -121,63 +121,85 @@ def mlp(theta, widths, x, y):
     theta (R, K, P of all layers), per layer weights (out, in) before biases; widths of all activations; x (1 or R, d, B) to
     y (R, K, d_out, B). Where there is one output, the units of the last hidden layer are added to it as soon as they are there.
     """
-    block, n_layers = min(256, x.shape[2]), widths.size - 1  # examples whose activations stay in cache
-    before, after = np.empty((widths.max(), block)), np.empty((widths.max(), block))
-    unit, total = np.empty(block), np.empty(block)
+    block, n_layers, widest = min(256, x.shape[2]), widths.size - 1, widths.max()  # examples whose activations stay in cache
+    one = n_layers > 1 and widths[n_layers] == 1
+    activations = np.zeros((2, widest + 1, block))  # the last row stays 0
     for r in range(theta.shape[0]):
-        rx = r if x.shape[0] > 1 else 0
         for k in range(theta.shape[1]):
             for start in range(0, x.shape[2], block):
                 batch, at = min(block, x.shape[2] - start), 0
                 for i in range(widths[0]):
                     for b in range(batch):
-                        before[i, b] = x[rx, i, start + b]
+                        activations[0, i, b] = x[r if x.shape[0] > 1 else 0, i, start + b]
                 for layer in range(n_layers):
-                    d_in, d_out = widths[layer], widths[layer + 1]
-                    end = at + d_out * (d_in + 1)
-                    added = layer == n_layers - 2 and widths[n_layers] == 1
-                    if added:
-                        for b in range(batch):
-                            total[b] = theta[r, k, end + d_out]
-                    for o in range(d_out):
-                        bias, w, first = theta[r, k, end - d_out + o], at + o * d_in, 4 if d_in > 3 else 1
-                        if d_in > 3:  # four inputs for each time the sum is read and written
-                            w0, w1, w2, w3 = theta[r, k, w], theta[r, k, w + 1], theta[r, k, w + 2], theta[r, k, w + 3]
-                            for b in range(batch):
-                                unit[b] = bias + w0 * before[0, b] + w1 * before[1, b] + w2 * before[2, b] + w3 * before[3, b]
-                        elif d_in > 1 or not added:
-                            w0 = theta[r, k, w]
-                            for b in range(batch):
-                                unit[b] = bias + w0 * before[0, b]
-                        for i in range(first, d_in - 3, 4):
-                            w0, w1 = theta[r, k, w + i], theta[r, k, w + i + 1]
-                            w2, w3 = theta[r, k, w + i + 2], theta[r, k, w + i + 3]
-                            for b in range(batch):
-                                unit[b] += w0 * before[i, b] + w1 * before[i + 1, b] + w2 * before[i + 2, b] + w3 * before[i + 3, b]
-                        for i in range(first + (d_in - first) // 4 * 4, d_in):
-                            w0 = theta[r, k, w + i]
-                            for b in range(batch):
-                                unit[b] += w0 * before[i, b]
-                        if added:
-                            v, w0 = theta[r, k, end + o], theta[r, k, w]
-                            if d_in == 1:
-                                for b in range(batch):
-                                    h = bias + w0 * before[0, b]
-                                    total[b] += v * (0.0 if h < 0 else h)
-                            else:
-                                for b in range(batch):
-                                    total[b] += v * (0.0 if unit[b] < 0 else unit[b])
-                        elif layer < n_layers - 1:
-                            for b in range(batch):
-                                after[o, b] = 0.0 if unit[b] < 0 else unit[b]
-                        else:
-                            for b in range(batch):
-                                y[r, k, o, start + b] = unit[b]
-                    if added:
-                        for b in range(batch):
-                            y[r, k, 0, start + b] = total[b]
+                    d_in, d_out, before = widths[layer], widths[layer + 1], activations[layer % 2]
+                    if one and layer == n_layers - 2:
+                        _units_and_output(theta[r, k, at:], d_in, d_out, before, y[r, k, 0, start : start + batch])
                         break
-                    before, after, at = after, before, end
+                    for o in range(d_out):
+                        out = y[r, k, o, start : start + batch] if layer == n_layers - 1 else activations[1 - layer % 2, o, :batch]
+                        _weighted_sum(theta[r, k], at + o * d_in, theta[r, k, at + d_out * d_in + o], before, d_in, out)
+                        for b in range(batch if layer < n_layers - 1 else 0):
+                            out[b] = 0.0 if out[b] < 0 else out[b]
+                    at += d_out * (d_in + 1)
+
+
+@_compiled
+def _weighted_sum(w, at, bias, x, n, out):
+    """out = bias + sum of w[at + i] x[i] over i < n, (B,); four terms for each time the sum is read and written."""
+    first = 4 if n > 3 else 1
+    v, u, t, s = w[at], w[at + 1] if n > 3 else 0.0, w[at + 2] if n > 3 else 0.0, w[at + 3] if n > 3 else 0.0
+    if n > 3:
+        for b in range(out.size):
+            out[b] = bias + v * x[0, b] + u * x[1, b] + t * x[2, b] + s * x[3, b]
+    else:
+        for b in range(out.size):
+            out[b] = bias + v * x[0, b]
+    for i in range(first, n - 3, 4):
+        v, u, t, s = w[at + i], w[at + i + 1], w[at + i + 2], w[at + i + 3]
+        for b in range(out.size):
+            out[b] += v * x[i, b] + u * x[i + 1, b] + t * x[i + 2, b] + s * x[i + 3, b]
+    for i in range(first + (n - first) // 4 * 4, n):
+        v = w[at + i]
+        for b in range(out.size):
+            out[b] += v * x[i, b]
+
+
+@_compiled
+def _units_and_output(theta, d_in, width, x, out):
+    """A layer of ReLUs and the one output after it, (B,), from the parameters of both; x has at least d_in + 1 rows, the last 0.
+
+    Two units share what is read, and with one, five or six inputs they never leave the registers.
+    """
+    biases, outputs, zero, units = d_in * width, (d_in + 1) * width, x.shape[0] - 1, np.empty((2, out.size))
+    w, rows = np.zeros((2, 6)), np.full(6, zero)
+    for b in range(out.size):
+        out[b] = theta[outputs + width]
+    for o in range(0, width, 2):
+        pair = o + 1 < width
+        one, two = theta[biases + o], theta[biases + o + 1] if pair else 0.0
+        v, u = theta[outputs + o], theta[outputs + o + 1] if pair else 0.0
+        if d_in == 1:
+            w0, w1 = theta[o], theta[o + 1] if pair else 0.0
+            for b in range(out.size):
+                h, g = one + w0 * x[0, b], two + w1 * x[0, b]
+                out[b] += v * (0.0 if h < 0 else h) + u * (0.0 if g < 0 else g)
+        elif 5 <= d_in <= 6:
+            for i in range(d_in):
+                rows[i], w[0, i], w[1, i] = i, theta[o * d_in + i], theta[(o + 1) * d_in + i] if pair else 0.0
+            v0, v1, v2, v3, v4, v5 = w[0, 0], w[0, 1], w[0, 2], w[0, 3], w[0, 4], w[0, 5]
+            u0, u1, u2, u3, u4, u5 = w[1, 0], w[1, 1], w[1, 2], w[1, 3], w[1, 4], w[1, 5]
+            i, j, k, l, m, n = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]
+            for b in range(out.size):
+                h = one + v0 * x[i, b] + v1 * x[j, b] + v2 * x[k, b] + v3 * x[l, b] + v4 * x[m, b] + v5 * x[n, b]
+                g = two + u0 * x[i, b] + u1 * x[j, b] + u2 * x[k, b] + u3 * x[l, b] + u4 * x[m, b] + u5 * x[n, b]
+                out[b] += v * (0.0 if h < 0 else h) + u * (0.0 if g < 0 else g)
+        else:
+            _weighted_sum(theta, o * d_in, one, x, d_in, units[0])
+            _weighted_sum(theta, (o + pair) * d_in, two, x, d_in, units[1])
+            for b in range(out.size):
+                h, g = units[0, b], units[1, b]
+                out[b] += v * (0.0 if h < 0 else h) + u * (0.0 if g < 0 else g)
 
 
 @_compiled

@@ -12,6 +12,7 @@ bias rhos.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -21,13 +22,14 @@ from numba import njit
 from torch import Tensor
 from torch.nn import Module
 
-from fdn_kernels.torch_ops import FLOOR
 from lib.models import Network, Noise
 from lib.objectives import HomoscedasticGaussian, Likelihood
 from lib.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear, PointLinear
 from lib.protocol import Protocol
 from lib.stacking import Stack
 
+# Draws: examples of a block, and columns (draws x examples) alive at once after the first layer and in those after it
+_EXAMPLES, _COLUMNS, _CACHED = 104, 6656, 416
 _POINT, _FREE, _LATENT, _INPUT, _PREVIOUS = range(5)  # where a layer's weight distribution comes from
 _KIND, _D_IN, _D_OUT, _HYPER, _SIGNAL, _PARAMETERS, _WEIGHTS, _HIDDEN, _INPUTS = range(9)  # columns of a table of layers; the last
 # four say where the layer begins among all parameters, sampled weights, units of hypernetworks, and inputs of layers
@@ -37,113 +39,110 @@ _OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "
 _EXACT = {"fastmath": {"contract"}, "error_model": "numpy", "forceinline": True, "cache": True}
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # ln 2 in two parts, the first with 20 zeros at its end
-_EXP = tuple(1 / math.factorial(n) for n in range(12, -1, -1))
-_LOG = tuple(2 / n for n in range(21, 0, -2))
-_FRACTION, _ONE, _SQRT_HALF = np.int64((1 << 52) - 1), np.int64(0x3FF0000000000000), np.int64(0x3FE6A09E667F3BCD)  # bits of float64
+_ROUND = 1.5 * 2.0**52  # added to a number, it leaves the nearest integer in the last bits
+# Best polynomials: e^r for |r| <= ln(2) / 2, relative error 3e-18; 2 artanh(s) / s in s^2 for s <= 1/3, 5e-17.
+_EXP = (
+    2.4994304347480526e-08, 2.763229329868497e-07, 2.755762253336655e-06, 2.4801486521382106e-05, 1.984126943267508e-04,
+    1.3888888951224016e-03, 8.333333333559274e-03, 4.166666666649277e-02, 1.666666666666617e-01, 5.000000000000018e-01, 1.0, 1.0,
+)  # fmt: skip
+_ARTANH = (
+    0.1779700388903034, 0.09872679747941564, 0.13592992397460388, 0.1536348705480556, 0.18182872163861863, 0.22222190386917814,
+    0.28571429121879555, 0.39999999995177327, 0.6666666666668303, 2.0,
+)  # fmt: skip
 
 
 @njit(**_EXACT)
-def _exp(x):
-    """e^x for x in [-700, 700], without branches: 2^k times a Taylor polynomial on |r| <= ln(2) / 2."""
-    k = np.floor(x * (1 / math.log(2)) + 0.5)
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+def _exp_minus(t):
+    """e^-t for t >= 0 (at most e^-708), without branches: 2^k times a polynomial."""
+    t = -(708.0 if t > 708.0 else t)
+    shifted = t * (1 / math.log(2)) + _ROUND
+    k = shifted - _ROUND
+    r = (t - k * _LN2_HIGH) - k * _LN2_LOW
     p = 0.0
     for c in _EXP:
         p = p * r + c
-    return p * np.int64((np.int64(k) + 1023) << 52).view(np.float64)
+    return np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)).view(np.float64)
 
 
 @njit(**_EXACT)
-def _log(x):
-    """ln x for positive normal finite x: k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [sqrt(1/2), sqrt(2))."""
-    bits = np.float64(x).view(np.int64) + (_ONE - _SQRT_HALF)
-    k = (bits >> 52) - 1023
-    m = np.int64((bits & _FRACTION) + _SQRT_HALF).view(np.float64)
-    s = (m - 1) / (m + 1)
+def _soft(rho, e):
+    """softplus(rho) = max(rho, 0) + ln(1 + e) with e = e^-|rho|; NaN stays NaN."""
+    s = e / (2 + e)  # ln(1 + e) = 2 artanh(s)
     s2, p = s * s, 0.0
-    for c in _LOG:
+    for c in _ARTANH:
         p = p * s2 + c
-    return k * _LN2_HIGH + (s * p + k * _LN2_LOW)
-
-
-@njit(**_EXACT)
-def _one_plus_exp(rho):
-    return 1 + _exp(min(max(rho, -700.0), 700.0))
-
-
-@njit(**_EXACT)
-def _sigma(rho, u, floor):
-    """floor + softplus(rho) as floor + ln u with u = 1 + e^rho, whose rounding is nothing beside the floor."""
-    soft = _log(u)
-    return floor + (soft if soft > rho else rho)  # rho itself where e^rho overflows, and NaN
+    return (0.0 if rho < 0 else rho) + p * s
 
 
 @njit(**_OPTIONS)
 def _softplus(rho, slope, floor):
-    """sigma in place of rho and, where slope has a size, slope = dsigma/drho; flat arrays."""
+    """sigma = floor + softplus(rho) in place of rho and, where slope has a size, slope = dsigma/drho; flat arrays."""
     if slope.size:
         for b in range(rho.size):
-            u = _one_plus_exp(rho[b])
-            slope[b] = 1 - 1 / u
-            rho[b] = _sigma(rho[b], u, floor)
+            e = _exp_minus(abs(rho[b]))
+            slope[b] = (e if rho[b] < 0 else 1.0) / (1 + e)
+            rho[b] = floor + _soft(rho[b], e)
     else:
         for b in range(rho.size):
-            rho[b] = _sigma(rho[b], _one_plus_exp(rho[b]), floor)
+            rho[b] = floor + _soft(rho[b], _exp_minus(abs(rho[b])))
 
 
 @njit(**_OPTIONS)
 def _affine(w, bias, x, out):
     """out = w x + bias, w flat (d_out d_in)."""
-    d_in, batch = x.shape
-    for o in range(out.shape[0]):
-        at = o * d_in
-        for b in range(batch):
-            out[o, b] = bias[o]
-        for i in range(0, d_in - 3, 4):  # four inputs for each time the sum is read and written
-            v, u, t, s = w[at + i], w[at + i + 1], w[at + i + 2], w[at + i + 3]
-            for b in range(batch):
-                out[o, b] += v * x[i, b] + u * x[i + 1, b] + t * x[i + 2, b] + s * x[i + 3, b]
-        for i in range(d_in - d_in % 4, d_in):
-            for b in range(batch):
-                out[o, b] += w[at + i] * x[i, b]
+    if len(x) > 1:
+        np.dot(w.reshape(len(out), len(x)), x, out)
+    for o in range(len(out)):
+        if len(x) > 1:
+            for b in range(out.shape[1]):
+                out[o, b] += bias[o]
+        else:
+            for b in range(out.shape[1]):
+                out[o, b] = w[o] * x[0, b] + bias[o]
 
 
 @njit(**_OPTIONS)
-def _mean_and_rho(w, bias, mean_row, rho_row, z, mean, rho):
-    """Two output rows of a hypernetwork, each w z + bias, (B,)."""
-    h, batch = z.shape
-    m, r = mean_row * h, rho_row * h
-    for b in range(batch):
-        mean[b], rho[b] = bias[mean_row], bias[rho_row]
-    for j in range(0, h - 1, 2):
-        m0, m1, r0, r1 = w[m + j], w[m + j + 1], w[r + j], w[r + j + 1]
-        for b in range(batch):
-            mean[b] += m0 * z[j, b] + m1 * z[j + 1, b]
-            rho[b] += r0 * z[j, b] + r1 * z[j + 1, b]
-    if h % 2:
-        for b in range(batch):
-            mean[b] += w[m + h - 1] * z[h - 1, b]
-            rho[b] += w[r + h - 1] * z[h - 1, b]
+def _combine(w, at, bias, x, n, out):
+    """out = bias + sum of w[at + i] x[i] over i < n, (B,); six terms for each time the sum is read and written."""
+    for i in range(0, n, 6):
+        w0, w1, w2, w3, w4, w5 = w[at + i], 0.0, 0.0, 0.0, 0.0, 0.0
+        i1, i2, i3, i4, i5 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1), min(i + 4, n - 1), min(i + 5, n - 1)
+        if i + 1 < n:
+            w1 = w[at + i1]
+        if i + 2 < n:
+            w2 = w[at + i2]
+        if i + 3 < n:
+            w3 = w[at + i3]
+        if i + 4 < n:
+            w4 = w[at + i4]
+        if i + 5 < n:
+            w5 = w[at + i5]
+        if i == 0:
+            for b in range(out.size):
+                out[b] = bias + w0 * x[0, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
+        else:
+            for b in range(out.size):
+                out[b] += w0 * x[i, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
 
 
 @njit(**_OPTIONS)
 def _affine_backward(w, x, grad_out, grad_w, grad_bias, need_x, grad_x):
     """Sets the gradients of w and bias, and adds that of x."""
     d_in, batch = x.shape
-    for o in range(grad_out.shape[0]):
-        total = 0.0
+    if d_in > 1:
+        np.dot(grad_out, x.T, grad_w.reshape(len(grad_out), d_in))
+    for o in range(len(grad_out)):
+        total, product = 0.0, 0.0
         for b in range(batch):
             total += grad_out[o, b]
+            product += grad_out[o, b] * x[0, b]
         grad_bias[o] = total
-        for i in range(d_in):
-            total = 0.0
+        if d_in == 1:
+            grad_w[o] = product
+        for i in range(d_in if need_x else 0):
+            weight = w[o * d_in + i]
             for b in range(batch):
-                total += grad_out[o, b] * x[i, b]
-            grad_w[o * d_in + i] = total
-            if need_x:
-                weight = w[o * d_in + i]
-                for b in range(batch):
-                    grad_x[i, b] += weight * grad_out[o, b]
+                grad_x[i, b] += weight * grad_out[o, b]
 
 
 @njit(**_OPTIONS)
@@ -168,63 +167,69 @@ def _rows(p, n, d_out):
 
 
 @njit(**_OPTIONS)
-def _sample_fdn(w, bias, z, a, eps, floor, fresh, mean, scale, slope, out):
-    """A layer whose weights N(mean, scale^2) are outputs w z + bias of a hypernetwork, w flat (2P h).
+def _distribution(w, bias, z, d_out, floor, outputs, slope):
+    """A layer's weights: outputs w z + bias of its hypernetwork, w flat (2P h), in (2P, B), with sigma in place of rho.
 
-    If not ``fresh``, mean and scale (P, B) are there already; slope may be (P, 0).
+    slope, dsigma/drho, has P rows, the biases' last, and may have no columns.
     """
-    d_in, batch = a.shape
-    d_out = out.shape[0]
+    rows, n = outputs.shape[0], outputs.shape[0] // 2 - d_out
+    np.dot(w.reshape(rows, z.shape[0]), z, outputs)
+    for q in range(rows):
+        for b in range(z.shape[1]):
+            outputs[q, b] += bias[q]
+    _softplus(outputs[n : 2 * n].reshape(-1), slope[:n].reshape(-1), floor)
+    _softplus(outputs[rows - d_out :].reshape(-1), slope[n:].reshape(-1), floor)
+
+
+@njit(**_OPTIONS)
+def _sample_fdn(outputs, eps, a, at, out):
+    """out = W a + b with (W, b) = mean + sigma eps from :func:`_distribution`, for as many columns from ``at`` on as it has."""
+    d_in, d_out, batch = a.shape[0], out.shape[0], outputs.shape[1]
     n = d_in * d_out
-    out[:, :] = 0.0
     for o in range(d_out):
-        for i in range(d_in + 1):
-            p = o * d_in + i if i < d_in else n + o
-            if fresh:
-                mean_row, rho_row = _rows(p, n, d_out)
-                _mean_and_rho(w, bias, mean_row, rho_row, z, mean[p], scale[p])
-                _softplus(scale[p], slope[p], floor)
-            e = eps[p]
-            if i < d_in:
-                for b in range(batch):
-                    out[o, b] += (mean[p, b] + scale[p, b] * e) * a[i, b]
-            else:
-                for b in range(batch):
-                    out[o, b] += mean[p, b] + scale[p, b] * e
+        m, s, e = 2 * n + o, 2 * n + d_out + o, eps[n + o]
+        for b in range(batch):
+            out[o, at + b] = outputs[m, b] + outputs[s, b] * e
+        for i in range(0, d_in - 1, 2):
+            m = o * d_in + i
+            s, e, f = n + m, eps[m], eps[m + 1]
+            for b in range(batch):
+                first = (outputs[m, b] + outputs[s, b] * e) * a[i, at + b]
+                out[o, at + b] += first + (outputs[m + 1, b] + outputs[s + 1, b] * f) * a[i + 1, at + b]
+        if d_in % 2:
+            m = (o + 1) * d_in - 1
+            s, e = n + m, eps[m]
+            for b in range(batch):
+                out[o, at + b] += (outputs[m, b] + outputs[s, b] * e) * a[d_in - 1, at + b]
 
 
 @njit(**_OPTIONS)
 def _sample_fdn_backward(
-    grad_out, kl_weight, precision, w, z, a, eps, mean, scale, slope, need_a, grad_w, grad_bias, grad_z, grad_a
+    grad_out, kl_weight, precision, w, z, a, eps, outputs, slope, need_a, grad_outputs, grad_w, grad_bias, grad_z, grad_a
 ):
-    """Sets the gradients of w and bias, and adds those of z and a; ``kl_weight`` is the KL's weight for each example."""
+    """Sets the gradients of outputs, w, bias and z, and adds that of a; ``kl_weight`` is the KL's weight for each example."""
     d_in, batch = a.shape
     h, d_out = z.shape[0], grad_out.shape[0]
     n = d_in * d_out
-    grad_mean, grad_rho = np.empty(batch), np.empty(batch)
     for o in range(d_out):
         for i in range(d_in + 1):
             p = o * d_in + i if i < d_in else n + o
-            mean_row, rho_row = _rows(p, n, d_out)
+            m, s = _rows(p, n, d_out)
             e, mean_sum, rho_sum = eps[p], 0.0, 0.0
             for b in range(batch):
                 g = grad_out[o, b] * (a[i, b] if i < d_in else 1.0)
-                grad_mean[b] = g + kl_weight * mean[p, b] * precision  # dKL/dmu = mu / s0^2
+                grad_mean = g + kl_weight * outputs[m, b] * precision  # dKL/dmu = mu / s0^2
                 # dKL/dsigma = sigma / s0^2 - 1 / sigma
-                grad_rho[b] = (g * e + kl_weight * (scale[p, b] * precision - 1 / scale[p, b])) * slope[p, b]
-                mean_sum += grad_mean[b]
-                rho_sum += grad_rho[b]
-            grad_bias[mean_row], grad_bias[rho_row] = mean_sum, rho_sum
-            for j in range(h):
-                w_mean, w_rho, mean_sum, rho_sum = w[mean_row * h + j], w[rho_row * h + j], 0.0, 0.0
-                for b in range(batch):
-                    mean_sum += grad_mean[b] * z[j, b]
-                    rho_sum += grad_rho[b] * z[j, b]
-                    grad_z[j, b] += w_mean * grad_mean[b] + w_rho * grad_rho[b]
-                grad_w[mean_row * h + j], grad_w[rho_row * h + j] = mean_sum, rho_sum
+                grad_rho = (g * e + kl_weight * (outputs[s, b] * precision - 1 / outputs[s, b])) * slope[p, b]
+                grad_outputs[m, b], grad_outputs[s, b] = grad_mean, grad_rho
+                mean_sum += grad_mean
+                rho_sum += grad_rho
+            grad_bias[m], grad_bias[s] = mean_sum, rho_sum
             if need_a and i < d_in:
                 for b in range(batch):
-                    grad_a[i, b] += (mean[p, b] + scale[p, b] * e) * grad_out[o, b]
+                    grad_a[i, b] += (outputs[m, b] + outputs[s, b] * e) * grad_out[o, b]
+    np.dot(grad_outputs, z.T, grad_w.reshape(2 * slope.shape[0], h))
+    np.dot(w.reshape(2 * slope.shape[0], h).T, grad_outputs, grad_z)
 
 
 @njit(**_OPTIONS)
@@ -323,7 +328,8 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
     n_weights = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1)
     conditioned = layers[0, _KIND] >= _INPUT
     n_rows, columns = (n_weights, batch) if conditioned else (1, 1)
-    mean, scale, slope = np.empty((n_rows, columns)), np.empty((n_rows, columns)), np.empty((n_rows, columns))
+    outputs, slope = np.empty((2 * n_rows, columns)), np.empty((n_rows, columns))
+    grad_outputs, grad_z = np.empty((2 * n_rows, columns)), np.empty((max(layers[:, _HYPER]), columns))
     means, scales, slopes, theta = np.empty(n_weights), np.empty(n_weights), np.empty(n_weights), np.empty(n_weights)
     grad_theta = np.empty(n_weights)
     z = np.empty((last[_HIDDEN] + last[_HYPER], columns))
@@ -347,7 +353,9 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
                 hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], signal, h, n_outputs)
                 _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
                 _relu(hidden)
-                _sample_fdn(w, bias, hidden, inputs, eps[r, p], floor, True, mean[p], scale[p], slope[p], after)
+                rows = slice(2 * p.start, 2 * p.stop)
+                _distribution(w, bias, hidden, d_out, floor, outputs[rows], slope[p])
+                _sample_fdn(outputs[rows], eps[r, p], inputs, 0, after)
             else:
                 _sample_global(layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p])
                 n = d_out * d_in
@@ -365,8 +373,8 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
         for l in range(n_layers - 1, -1, -1):
             layer = layers[l]
             d_in, d_out, h, signal = layer[_D_IN], layer[_D_OUT], layer[_HYPER], layer[_SIGNAL]
-            rows = slice(layer[_INPUTS], layer[_INPUTS] + d_in)
-            inputs, grad_inputs = a[rows], grad_a[rows]
+            before = slice(layer[_INPUTS], layer[_INPUTS] + d_in)
+            inputs, grad_inputs = a[before], grad_a[before]
             p = slice(layer[_WEIGHTS], layer[_WEIGHTS] + d_out * (d_in + 1))
             hidden = z[layer[_HIDDEN] : layer[_HIDDEN] + h]
             if l == n_layers - 1:
@@ -379,15 +387,15 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
                 n_outputs, at = 2 * d_out * (d_in + 1), layer[_PARAMETERS]
                 hidden_w, _, w, _ = _hypernet_parts(parameters, at, signal, h, n_outputs)
                 grad_hidden_w, grad_hidden_b, grad_w, grad_b = _hypernet_parts(grad, at, signal, h, n_outputs)
-                grad_z = np.zeros((h, batch))
+                rows = slice(2 * p.start, 2 * p.stop)
                 _sample_fdn_backward(
-                    incoming, beta / batch, precision, w, hidden, inputs, eps[r, p], mean[p], scale[p], slope[p],
-                    l > 0, grad_w, grad_b, grad_z, grad_inputs,
+                    incoming, beta / batch, precision, w, hidden, inputs, eps[r, p], outputs[rows], slope[p],
+                    l > 0, grad_outputs[rows], grad_w, grad_b, grad_z[:h], grad_inputs,
                 )  # fmt: skip
-                _relu_backward(hidden, 1.0, grad_z)
+                _relu_backward(hidden, 1.0, grad_z[:h])
                 previous = layer[_KIND] == _PREVIOUS
                 _affine_backward(
-                    hidden_w, inputs if previous else a[:signal], grad_z, grad_hidden_w, grad_hidden_b, previous and l > 0,
+                    hidden_w, inputs if previous else a[:signal], grad_z[:h], grad_hidden_w, grad_hidden_b, previous and l > 0,
                     grad_inputs,
                 )  # fmt: skip
             else:
@@ -405,40 +413,120 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
 
 @njit(**_OPTIONS)
 def _draw(layers, parameters, x, eps, floor, y):
-    """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out). What no draw changes is computed once."""
-    batch, last, n_layers = x.shape[0], layers[-1], len(layers)
-    n_blocks = -(-batch // 64)  # of examples whose activations stay in cache
-    block = -(-batch // (8 * n_blocks)) * 8  # whole vectors
-    n_weights = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1)
-    mean, scale, slope = np.empty((n_weights, block)), np.empty((n_weights, block)), np.empty((n_weights, 0))
-    z = np.empty((last[_HIDDEN] + last[_HYPER], block))
-    a, out = np.zeros((last[_INPUTS] + last[_D_IN], block)), np.empty((last[_D_OUT], block))
+    """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out). What no draw changes is computed once.
+
+    That is also the mean and the spreads of the first layer's outputs, with which all its draws are one matrix product.
+    """
+    batch, draws, first, last, n_layers = x.shape[0], len(eps), layers[0], layers[-1], len(layers)
+    n_blocks = -(-batch // _EXAMPLES)
+    block = -(-batch // (8 * n_blocks)) * 8  # whole vectors; the columns after a block's examples hold those of the block before
+    many, few = min(draws, max(1, _COLUMNS // block)), min(draws, max(1, _CACHED // block))  # draws of the first layer, of the others
+    n_weights, d = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1), x.shape[1]
+    outputs, slope = np.empty((2 * n_weights, block)), np.empty((n_weights, 0))  # of layers that no draw changes
+    columns = np.zeros((d, block))
+    terms, factors = np.empty((first[_D_OUT], d + 2, block)), np.empty((first[_D_OUT], draws, d + 2))
+    drawn = np.empty((first[_D_OUT], many, block))  # by the first layer
+    work = np.empty((last[_INPUTS] + last[_D_IN] + last[_D_OUT]) * few * block)  # the outputs of the layers, each contiguous
+    for o in range(first[_D_OUT]):
+        for k in range(draws):
+            factors[o, k, 0], factors[o, k, 1] = 1.0, eps[k, d * first[_D_OUT] + o]
+            for i in range(d):
+                factors[o, k, 2 + i] = eps[k, o * d + i]
     for start in range(0, batch, block):
-        size = min(block, batch - start)  # the columns after these hold examples of the block before
-        for i in range(x.shape[1]):
-            for b in range(size):
-                a[i, b] = x[start + b, i]
-        for k in range(len(eps)):
-            for l in range(n_layers):
+        for i in range(d):
+            for b in range(min(block, batch - start)):
+                columns[i, b] = x[start + b, i]
+        for l in range(n_layers):
+            if l == 0 or layers[l, _KIND] == _INPUT:
+                p = slice(layers[l, _WEIGHTS], layers[l, _WEIGHTS] + layers[l, _D_OUT] * (layers[l, _D_IN] + 1))
+                w, bias, z = _hypernet(layers[l], parameters, columns)
+                _distribution(w, bias, z, layers[l, _D_OUT], floor, outputs[2 * p.start : 2 * p.stop], slope[p])
+        _first_layer_terms(outputs, columns, terms)
+        for k in range(draws):
+            if k % many == 0:
+                n = min(many, draws - k)
+                for o in range(first[_D_OUT]):
+                    np.dot(factors[o, k : k + n], terms[o], drawn[o, :n])
+            if k % many % few > 0:
+                continue
+            n = min(few, draws - k, many - k % many)
+            after = work[: first[_D_OUT] * n * block].reshape(first[_D_OUT], n * block)
+            for o in range(first[_D_OUT]):
+                for j in range(n):
+                    for b in range(block):
+                        value = drawn[o, k % many + j, b]
+                        after[o, j * block + b] = 0.0 if value < 0 and n_layers > 1 else value
+            for l in range(1, n_layers):
                 layer = layers[l]
-                d_in, d_out, h, signal = layer[_D_IN], layer[_D_OUT], layer[_HYPER], layer[_SIGNAL]
-                inputs = a[layer[_INPUTS] : layer[_INPUTS] + d_in]
-                after = out if l == n_layers - 1 else a[layer[_INPUTS] + d_in : layer[_INPUTS] + d_in + d_out]
-                p, hidden = slice(layer[_WEIGHTS], layer[_WEIGHTS] + d_out * (d_in + 1)), z[layer[_HIDDEN] : layer[_HIDDEN] + h]
-                n_outputs = 2 * d_out * (d_in + 1)
-                hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], signal, h, n_outputs)
-                fresh = k == 0 or l > 0 and layer[_KIND] == _PREVIOUS
-                if fresh:
-                    _affine(hidden_w, hidden_b, inputs if layer[_KIND] == _PREVIOUS else a[:signal], hidden)
-                    _relu(hidden)
-                _sample_fdn(w, bias, hidden, inputs, eps[k, p], floor, fresh, mean[p], scale[p], slope[p], after)
+                p = slice(layer[_WEIGHTS], layer[_WEIGHTS] + layer[_D_OUT] * (layer[_D_IN] + 1))
+                at = (layer[_INPUTS] - d + layer[_D_IN]) * n * block
+                inputs, after = after, work[at : at + layer[_D_OUT] * n * block].reshape(layer[_D_OUT], n * block)
+                if layer[_KIND] == _INPUT:
+                    for j in range(n):
+                        _sample_fdn(outputs[2 * p.start : 2 * p.stop], eps[k + j, p], inputs, j * block, after)
+                else:
+                    w, bias, z = _hypernet(layer, parameters, inputs)
+                    _sample_previous(w, bias, z, inputs, eps[k : k + n, p], floor, after)
                 if l < n_layers - 1:
                     _relu(after)
-            for o in range(last[_D_OUT]):
-                for b in range(size):
-                    y[k, start + b, o] = out[o, b]
+            for j in range(n):
+                for b in range(min(block, batch - start)):
+                    for o in range(last[_D_OUT]):
+                        y[k + j, start + b, o] = after[o, j * block + b]
 
 
+@njit(**_OPTIONS)
+def _hypernet(layer, parameters, signal):
+    """Output weight, flat, and bias of a layer's hypernetwork, and its hidden activations (h, B) at signals (d, B)."""
+    n_outputs = 2 * layer[_D_OUT] * (layer[_D_IN] + 1)
+    hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[_PARAMETERS], layer[_SIGNAL], layer[_HYPER], n_outputs)
+    z = np.dot(hidden_w.reshape(layer[_HYPER], layer[_SIGNAL]), signal)
+    for i in range(z.shape[0]):
+        for b in range(z.shape[1]):
+            value = z[i, b] + hidden_b[i]
+            z[i, b] = 0.0 if value < 0 else value
+    return w, bias, z
+
+
+@njit(**_OPTIONS)
+def _first_layer_terms(outputs, x, terms):
+    """Of each output: its mean, then the spreads that its bias and weights bring, which noise multiplies; (d_out, 2 + d_in, B)."""
+    (d_in, batch), d_out = x.shape, terms.shape[0]
+    n = d_in * d_out
+    for o in range(d_out):
+        for b in range(batch):
+            terms[o, 0, b], terms[o, 1, b] = outputs[2 * n + o, b], outputs[2 * n + d_out + o, b]
+        for i in range(d_in):
+            m = o * d_in + i
+            for b in range(batch):
+                terms[o, 0, b] += outputs[m, b] * x[i, b]
+                terms[o, 2 + i, b] = outputs[n + m, b] * x[i, b]
+
+
+@njit(**_OPTIONS)
+def _sample_previous(w, bias, z, a, eps, floor, out):
+    """:func:`_distribution` and :func:`_sample_fdn` in one: the columns of z, a and out are those of draws, one after the other."""
+    d_in, h, d_out, draws = a.shape[0], z.shape[0], out.shape[0], len(eps)
+    n, batch = d_in * d_out, a.shape[1] // draws
+    mean, rho, slope = np.empty(a.shape[1]), np.empty(a.shape[1]), np.empty(0)
+    for o in range(d_out):
+        for i in range(-1, d_in):
+            p = n + o if i < 0 else o * d_in + i
+            mean_row, rho_row = _rows(p, n, d_out)
+            _combine(w, mean_row * h, bias[mean_row], z, h, mean)
+            _combine(w, rho_row * h, bias[rho_row], z, h, rho)
+            _softplus(rho, slope, floor)
+            for k in range(draws):
+                e = eps[k, p]
+                if i < 0:
+                    for b in range(k * batch, (k + 1) * batch):
+                        out[o, b] = mean[b] + rho[b] * e
+                else:
+                    for b in range(k * batch, (k + 1) * batch):
+                        out[o, b] += (mean[b] + rho[b] * e) * a[i, b]
+
+
+@functools.lru_cache(maxsize=16)
 def _table(network: Network) -> np.ndarray | None:
     """The table of a network's layers; None where a layer is of another kind or the kinds are mixed."""
     rows, parameters, weights, hidden, inputs = [], 0, 0, 0, 0
@@ -462,27 +550,27 @@ def _table(network: Network) -> np.ndarray | None:
     return np.array(rows) if len({row[_KIND] for row in rows}) == 1 else None
 
 
-def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise) -> Tensor | None:
-    """Outputs ``(K, N, n_outputs)`` of one network of FDN layers at x ``(N, d)`` with shared noise; None for any other.
+def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
+    """Outputs of one network of FDN layers at x ``(N, d)`` with shared noise; for any other, False and nothing done.
 
     Args:
         row: its parameters, ``(n,)``.
+        out: takes the outputs, ``(K, N, n_outputs)``.
     """
     table, layers = _table(stack.network), stack.network.layers
     plain = all(t.dtype == torch.float64 and t.is_cpu for t in (row, x)) and row.dim() == 1 and x.numel() > 0
     if table is None or table[0, _KIND] < _INPUT or noise.kind != "shared" or not plain or not _takes(layers):
-        return None
+        return False
     eps = torch.cat([e[:, 0] for e in noise.eps], 1)  # (K, all P)
-    y = x.new_empty(len(eps), len(x), layers[-1].d_out)
-    _draw(table, row.contiguous().numpy(), x.contiguous().numpy(), eps.numpy(), layers[0].floor, y.numpy())
-    return y
+    _draw(table, row.contiguous().numpy(), x.contiguous().numpy(), eps.numpy(), layers[0].floor, out.numpy())
+    return True
 
 
 def _takes(layers: Iterable[Module]) -> bool:
-    """Whether the layers leave their backend open, and have one floor that :func:`_sigma` can do with."""
+    """Whether the layers leave their backend open and have one floor."""
     floors = {layer.floor for layer in layers if layer.sampled and getattr(layer, "scale", "softplus") == "softplus"}
     open_backend = {getattr(layer, "backend", "auto") for layer in layers} <= {"auto", "torch"}
-    return open_backend and len(floors) <= 1 and min(floors, default=1) >= FLOOR
+    return open_backend and len(floors) <= 1
 
 
 class FusedStep:

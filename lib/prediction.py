@@ -60,8 +60,8 @@ def predict_outputs(
         for part, out in zip(x.split(size, dim=-2), outputs.split(size, dim=-2)):
             noise = network.draw_noise(streams, kind, draws, part.shape[-2], training=False, same_pass=noise)
             noise = noise.to(row.device)
-            drawn = fused.draws(stack, row, part, noise)
-            out.copy_(stack(row, part, noise)[0] if drawn is None else drawn)  # (..., K, b, n_outputs)
+            if not fused.draws(stack, row, part, noise, out):
+                out.copy_(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
     return outputs
 
 

@@ -66,17 +66,18 @@ def test_members_may_share_their_minibatches():
 
 @pytest.mark.parametrize("name", ["IC-FDNet", "LP-FDNet"])
 @pytest.mark.parametrize("hidden", [None, (1,), (4, 3)])
-@pytest.mark.parametrize(("batch", "d", "draws"), [(1, 1, 1), (64, 1, 2), (65, 5, 7), (199, 2, 3)])
+@pytest.mark.parametrize(("batch", "d", "draws"), [(1, 1, 1), (64, 1, 2), (65, 5, 7), (199, 2, 3), (104, 1, 67)])
 def test_draws_are_those_of_the_layers(name, hidden, batch, d, draws):
     stack, *_ = _setting(name, hidden, (1,), 1, d, PUBLISHED)
     x = torch.randn(batch, d, dtype=torch.float64)
     noise = stack.network.draw_noise(Streams([seed_sequence("d", name, 0, "test")], (), torch.float64), "shared", draws, batch, False)
-    found = fused.draws(stack, stack.flat[0], x, noise)
+    found = torch.empty(draws, 2 * batch, 1, dtype=torch.float64)[:, :batch]  # not contiguous
+    assert fused.draws(stack, stack.flat[0], x, noise, found)
     with torch.no_grad():
         torch.testing.assert_close(found, stack(stack.flat[0], x, noise)[0])
     for layer in stack.network.layers:
         layer.backend = "reference"
-    assert fused.draws(stack, stack.flat[0], x, noise) is None
+    assert not fused.draws(stack, stack.flat[0], x, noise, found)
 
 
 @pytest.mark.parametrize("clip", [None, 1.0, 1e9])
@@ -124,8 +125,7 @@ def test_only_what_the_loops_compute_is_taken():
     assert not taken("LP-FDNet", AS_WRITTEN)  # noise of its own for every example
     assert not taken("LP-FDNet", replace(PUBLISHED, objective="iwae"))
     assert not taken("LP-FDNet", replace(PUBLISHED, train_draws=2))
-    assert not taken("LP-FDNet", replace(PUBLISHED, floor=0.0))
-    assert taken("BayesNet", replace(PUBLISHED, floor=0.0))  # whose sigma is exp(rho)
+    assert taken("LP-FDNet", replace(PUBLISHED, floor=0.0))
     assert not taken("LP-FDNet", likelihood=HeteroscedasticGaussian())
     assert not taken("LP-FDNet", change=lambda stack: setattr(stack, "flat", stack.flat.float()))
     assert not taken("LP-FDNet", change=lambda stack: setattr(stack.network.layers[0], "backend", "reference"))
@@ -149,9 +149,21 @@ def test_nan_and_infinity_are_not_hidden():
     assert grad[0].isfinite().all() and grad[1].isnan().any()
 
 
-def test_exponential_and_logarithm():
-    x = np.concatenate([np.linspace(-700, 700, 100_001), np.linspace(-1, 1, 1001)])
-    exp, log = np.vectorize(fused._exp), np.vectorize(fused._log)
-    np.testing.assert_allclose(exp(x), np.exp(x), rtol=5e-16)
-    u = np.concatenate([np.exp(x), 1 + np.exp(np.linspace(-40, 40, 10_001)), np.linspace(0.4, 3, 10_001)])
-    np.testing.assert_allclose(log(u), np.log(u), rtol=1e-15, atol=1e-300)
+@pytest.mark.parametrize("floor", [0.0, 1e-3])
+def test_softplus_is_exact_to_rounding(floor):
+    rho = np.concatenate([np.linspace(-700, 700, 100_001), np.linspace(-40, 40, 100_001), [0.0, -0.0, 5e-324, -1e-17]])
+    exact = rho.astype(np.longdouble)
+    softplus = np.maximum(exact, 0) + np.log1p(np.exp(-abs(exact)))
+    found, slope = rho.copy(), np.empty_like(rho)
+    fused._softplus(found, slope, floor)
+    np.testing.assert_allclose(found, (floor + softplus).astype(float), rtol=1e-15)
+    np.testing.assert_allclose(slope, (np.exp(np.minimum(exact, 0)) / (1 + np.exp(-abs(exact)))).astype(float), rtol=1e-15)
+    without = rho.copy()
+    fused._softplus(without, np.empty(0), floor)
+    np.testing.assert_allclose(without, found, rtol=1e-15)
+
+
+def test_softplus_at_the_ends():
+    rho = np.array([-math.inf, -1e6, 1e6, math.inf, math.nan])
+    fused._softplus(rho, np.empty(0), 1e-3)
+    np.testing.assert_array_equal(rho, [1e-3, 1e-3, 1e6 + 1e-3, math.inf, math.nan])
