@@ -127,13 +127,30 @@ def dropout_linear(
     Masks are drawn through the gaps between dropped units: ``gaps(n)`` gives n numbers of kept units before a dropped one, which are
     geometric with success probability ``rate``. The work is that of the dropped units that are not 0 anyway.
     """
-    units = (draws // len(a)) * int(np.count_nonzero((a != 0).numpy()))
+    units = (draws // len(a)) * _count_nonzero(a)
     enough = int(units * rate + 10 * math.sqrt(units * rate)) + 10  # 10 standard deviations more than expected
+    if not a.is_cpu:
+        return affine(a * _kept(a, gaps(enough), units, draws) / (1 - rate), weight, bias)
     y = a.new_empty(draws, a.shape[1], len(weight), dtype=torch.float64)
     tensors = a.double().contiguous(), gaps(enough), rate, weight.double(), bias.double(), y
     if compiled.dropout_linear(*(t.numpy() if isinstance(t, Tensor) else t for t in tensors)) < 0:
         raise RuntimeError(f"{enough} gaps did not suffice for {units} units")
     return y.to(a.dtype)
+
+
+def _count_nonzero(a: Tensor) -> int:
+    return int(np.count_nonzero((a != 0).numpy()) if a.is_cpu else torch.count_nonzero(a))
+
+
+def _kept(a: Tensor, gaps: np.ndarray, units: int, draws: int) -> Tensor:
+    """The masks of :func:`dropout_linear` written out, ``(K, B, d_in)``: the gaps are those of the units that are not 0."""
+    places = np.cumsum(gaps, dtype=np.int64) + np.arange(len(gaps))  # of the dropped among these units
+    if places[-1] < units:
+        raise RuntimeError(f"{len(gaps)} gaps did not suffice for {units} units")
+    live = (a != 0).expand(draws, -1, -1)
+    kept = torch.ones(live.numel() + 1, dtype=torch.bool, device=a.device)
+    kept[torch.from_numpy(places[places < units]).to(a.device)] = False
+    return kept[live.flatten().cumsum(0) - 1].view_as(live)
 
 
 def matvec(theta: Tensor, a: Tensor) -> Tensor:

@@ -14,10 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib import data, experiment, models, paths, published
+import torch
+
+from lib import data, devices, experiment, models, paths, published
 from lib.arguments import SEEDS_SYNTAX, choose, parse_names, parse_protocol, parse_seeds
 from lib.data import uci
 from lib.data.dataset import Dataset
+from lib.devices import CPU, choose_device
 from lib.errors import UserError
 from lib.protocol import PROTOCOLS, Protocol
 
@@ -63,22 +66,28 @@ def _complain(message: str, status: int) -> int:
 def _run(args: argparse.Namespace) -> None:
     from lib import report
 
-    protocol = parse_protocol(args.protocol, args.set, args.epochs)
+    protocol, device = parse_protocol(args.protocol, args.set, args.epochs), _device(args)
     seeds = parse_seeds(args.seeds)
     chosen = parse_names(args.models, ALL_MODELS, "model")
     datasets: list[str | Dataset] = parse_names(args.dataset, data.NAMES, "data set") if args.dataset else []
     if args.csv or args.target or args.split_column:
         datasets.append(_own_table(args))
     datasets = datasets or list(published.DATASETS)
+    options = {"workers": args.workers, "recompute": args.recompute, "device": device}
     if args.cells_only:
-        experiment.compute(datasets, chosen, seeds, protocol, args.out, args.workers, recompute=args.recompute)
+        experiment.compute(datasets, chosen, seeds, protocol, args.out, **options)
         return
-    frame = experiment.run(
-        datasets, chosen, seeds, protocol, args.out, args.workers, recompute=args.recompute
-    )
+    frame = experiment.run(datasets, chosen, seeds, protocol, args.out, **options)
     print(f"Medians over seeds, protocol {protocol.label}:\n\n{report.medians(frame)}\n")
     out = report.shown_path(args.out)
     print(f"Written: {out}/metrics.parquet, a row per cell, and {out}/points, a row per test point")
+
+
+def _device(args: argparse.Namespace) -> torch.device:
+    device = choose_device(args.device)
+    if args.device == "auto" and device == CPU:
+        print("There is no GPU that PyTorch can use; this runs on the CPU.", file=sys.stderr)
+    return device
 
 
 def _own_table(args: argparse.Namespace) -> Dataset:
@@ -287,11 +296,13 @@ def _bench(args: argparse.Namespace) -> None:
     names = parse_names(args.dataset, published.DATASETS, "data set") if args.dataset else published.DATASETS
     chosen = parse_names(args.models, models.STOCHASTIC_MODELS, "model")
     start = time.perf_counter()
-    frames = benchmark.measure(names, chosen, parse_protocol(args.protocol), args.epochs, args.quick)
-    written = benchmark.write(frames, time.perf_counter() - start, args.out)
-    for table in benchmark.tables(frames):
+    device = _device(args)
+    epochs = args.epochs or benchmark.EPOCHS[device.type]
+    frames = benchmark.measure(names, chosen, parse_protocol(args.protocol), epochs, args.quick, device=device)
+    written = benchmark.write(frames, time.perf_counter() - start, args.out, device)
+    for table in benchmark.tables(frames, device):
         print("\n".join([f"{table.title}. {table.caption}\n", report.text_of(table), *table.notes, ""]))
-    print(f"Ran on: {benchmark.device()}")
+    print(f"Ran on: {benchmark.ran_on(device)}")
     print("Written: " + ", ".join(report.shown_path(path) for path in written))
 
 
@@ -315,6 +326,11 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _device_option(one: argparse.ArgumentParser, default: str) -> None:
+    text = f"{', '.join(devices.DEVICES)}: where training and prediction run (default: {default})"
+    one.add_argument("--device", default=default, help=text)
+
+
 def _run_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(*DATASETS, help=f"of {', '.join(data.NAMES)} (default: the paper's six)")
     stochastic = ",".join(models.STOCHASTIC_MODELS)
@@ -326,7 +342,8 @@ def _run_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help=replaces)
     one.add_argument("--epochs", type=_number, help="the same as --set epochs=EPOCHS")
     one.add_argument("--out", **FOLDER, default=OUT, help="results folder (default: out)")
-    one.add_argument("--workers", type=_number, help="processes (default: one per core)")
+    one.add_argument("--workers", type=_number, help="processes (default: one per core, or one on a GPU)")
+    _device_option(one, "cpu")
     one.add_argument("--recompute", action="store_true", help="compute cells that exist again")
     one.add_argument("--cells-only", action="store_true", help="leave metrics.parquet to `fdn collect`")
     one.add_argument("--csv", type=Path, metavar="FILE", help="your own comma-separated table, with header")
@@ -435,7 +452,9 @@ def _bench_options(one: argparse.ArgumentParser) -> None:
     stochastic = ",".join(models.STOCHASTIC_MODELS)
     one.add_argument("--models", default=stochastic, help=f"of {stochastic} (default: all)")
     one.add_argument("--protocol", default="published", help=f"{PROTOCOL_NAMES} (default: published)")
-    one.add_argument("--epochs", type=_number, default=5, help="epochs of the sample (default: 5)")
+    sample = "epochs of the sample (default: 5, on a GPU 50, for recording its graphs comes once)"
+    one.add_argument("--epochs", type=_number, help=sample)
+    _device_option(one, "auto")
     one.add_argument("--quick", action="store_true", help="no repeats, and fewer sizes")
     one.add_argument("--out", **FOLDER, default=OUT / "benchmark", help="default: out/benchmark")
 

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from lib import data, metrics, results
 from lib.data.dataset import Dataset
+from lib.devices import CPU, choose_device, device_name
 from lib.errors import UserError
 from lib.models import BASELINE, MODEL_NAMES, count_parameters, model_spec
 from lib.paths import ROOT
@@ -81,13 +82,14 @@ def plan(
     return sorted(blocks, key=lambda b: -b.cost)
 
 
-def run_block(block: Block, out: Path, progress: bool = False) -> None:
-    """Train, test and write the cells of one block.
+def run_block(block: Block, out: Path, progress: bool = False, device: str | torch.device = CPU) -> None:
+    """Train, test and write the cells of one block, on a device of :func:`lib.devices.choose_device`.
 
     Raises:
         FloatingPointError: naming the seeds that never had a finite validation score; the others are written.
     """
     torch.set_num_threads(1)
+    device = choose_device(device)
     dataset, protocol, start = block.dataset, block.protocol, time.perf_counter()
     seconds: dict[str, float] = {}
     if block.model == BASELINE:
@@ -97,7 +99,7 @@ def run_block(block: Block, out: Path, progress: bool = False) -> None:
         best_epoch, n_params = [0] * len(block.seeds), 1
     else:
         spec = model_spec(block.model, dataset.n_features, protocol)
-        trained = fit(spec, dataset, protocol, block.seeds, progress=progress)
+        trained = fit(spec, dataset, protocol, block.seeds, progress=progress, device=device)
         seconds, best_epoch = dict(trained.seconds), trained.best_epoch
         predictions = (trained.predict(seed, dataset.x_test) for seed in block.seeds)
         n_params = count_parameters(spec, dataset.n_features, protocol)
@@ -110,7 +112,7 @@ def run_block(block: Block, out: Path, progress: bool = False) -> None:
     seconds["test"] = time.perf_counter() - testing
     seconds["total"] = time.perf_counter() - start
     seeds = "-".join(map(str, block.seeds))
-    sidecar = {"seeds": block.seeds, "seconds": seconds, "environment": environment()}
+    sidecar = {"seeds": block.seeds, "seconds": seconds, "environment": environment(device)}
     results.write_sidecar(out, protocol.label, dataset.name, block.model, seeds, sidecar)
     if failed:
         raise FloatingPointError(f"{block.name}: validation was never finite for seeds {failed}; nothing kept for them")
@@ -158,6 +160,7 @@ def run(
     workers: int | None = None,
     progress: bool = True,
     recompute: bool = False,
+    device: str | torch.device = CPU,
 ) -> pd.DataFrame:
     """Compute whatever cells are missing in ``out`` and return the metrics of the cells asked for.
 
@@ -167,16 +170,18 @@ def run(
         seeds: model seeds; numbers do not depend on which seeds run together.
         protocol: settings.
         out: results folder (layout: :mod:`lib.results`).
-        workers: processes, default one per core; each uses one thread.
+        workers: processes, each with one thread; default one per core, or one that has the GPU.
         progress: show bars on a terminal.
         recompute: compute cells that exist again; each is kept until its successor is complete.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
 
     Raises:
-        UserError: for an unknown name, seeds that are not non-negative, or an output that cannot be written.
+        UserError: for an unknown name, a device that is not there, seeds that are not non-negative, or an output that
+            cannot be written.
         RuntimeError: if blocks failed, naming each and why; what succeeded is kept.
     """
     try:
-        compute(datasets, models, seeds, protocol, out, workers, progress, recompute)
+        compute(datasets, models, seeds, protocol, out, workers, progress, recompute, device)
     except RuntimeError:
         results.collect(out)
         raise
@@ -195,9 +200,11 @@ def compute(
     workers: int | None = None,
     progress: bool = True,
     recompute: bool = False,
+    device: str | torch.device = CPU,
 ) -> None:
     """:func:`run` without gathering the cells: for one of many jobs that write into the same folder."""
     check_models(models)
+    device = choose_device(device)
     if not seeds or min(seeds) < 0:
         raise UserError(f"seeds are {list(seeds)}; expected one or more numbers of at least 0")
     loaded = [d if isinstance(d, Dataset) else load_dataset(d, protocol) for d in datasets]
@@ -206,19 +213,19 @@ def compute(
         pass
     (out / ".writable").unlink(missing_ok=True)  # another run in this folder may have been quicker
     blocks = plan(loaded, models, seeds, protocol, out, recompute)
-    workers = min(workers or available_cores(), len(blocks))
+    workers = min(workers or (available_cores() if device == CPU else 1), len(blocks))
     failures = []
     if workers <= 1:
         for block in blocks:
             try:
-                run_block(block, out, progress=progress)
+                run_block(block, out, progress, device)
             except (FloatingPointError, MemoryError) as error:
                 failures.append(f"{block.name}: {error}")
     else:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
             with _interrupts_ignored():  # workers inherit this; they are ended below instead
-                futures = {pool.submit(run_block, block, out): block for block in blocks}
+                futures = {pool.submit(run_block, block, out, False, device): block for block in blocks}
             bar = tqdm(total=sum(len(b.seeds) for b in blocks), unit="cell", disable=None if progress else True)
             try:
                 for future in as_completed(futures):
@@ -266,13 +273,14 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def environment() -> dict[str, object]:
-    """Library versions, processor, threads and commit: what a number's provenance needs."""
+def environment(device: torch.device = CPU) -> dict[str, object]:
+    """Library versions, processor, device, threads and commit: what a number's provenance needs."""
     git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
+        "device": device_name(device),
         "cores": available_cores(),
         "threads": torch.get_num_threads(),
         "packages": {name: version(name) for name in ("torch", "numpy", "scipy", "pandas")},

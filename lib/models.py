@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fdn_kernels import mlp
+from lib.devices import to_device
 from lib.errors import UserError
 from lib.noise import Gaps, Streams
 from lib.posteriors import (
@@ -33,6 +34,13 @@ class Noise(NamedTuple):
     eps: tuple[Tensor | None, ...] = ()  # per layer, (..., K, 1 or B, P or d_out)
     masks: tuple[Tensor | Gaps | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
 
+    def to(self, device: torch.device) -> Noise:
+        """The same numbers on a device; gaps, drawn when they are used, stay on the host."""
+        if device.type == "cpu":
+            return self
+        eps = tuple(None if e is None else to_device(e, device) for e in self.eps)
+        return Noise(self.kind, eps, tuple(to_device(m, device) if isinstance(m, Tensor) else m for m in self.masks))
+
 
 class Network(nn.Module):
     """Layer, ReLU, layer, ... , layer; the layers say how their weights are distributed.
@@ -51,7 +59,12 @@ class Network(nn.Module):
     @property
     def stochastic(self) -> bool:
         """Whether two predictions differ."""
-        return any(layer.sampled for layer in self.layers) or (self.dropout > 0 and self.predict_with_dropout)
+        return any(layer.sampled for layer in self.layers) or self.draws_gaps
+
+    @property
+    def draws_gaps(self) -> bool:
+        """Whether predictions draw dropout masks, which is done for one replicate at a time."""
+        return self.dropout > 0 and self.predict_with_dropout
 
     @property
     def per_example_noise(self) -> bool:

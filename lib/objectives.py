@@ -28,7 +28,7 @@ class HomoscedasticGaussian:
 
     def noise_variance(self, output: Tensor) -> Tensor:
         """sigma^2, ``(..., K, B)``."""
-        return output.new_tensor(self.variance).expand(output.shape[:-1])
+        return output.new_full((), self.variance).expand(output.shape[:-1])
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         """log N(y; f_theta(x), sigma^2), ``(..., K, B)``."""

@@ -15,6 +15,7 @@ from lib.stacking import Stack
 PART_ELEMENTS = 1 << 20  # hidden activations (members x draws x examples x width) alive at once
 # draws x examples x width, where noise or masks are drawn part after part: another size, other draws
 NOISE_PART_ELEMENTS, MASKED_PART_ELEMENTS = 1 << 17, 1 << 22
+DEVICE_ELEMENTS = 1 << 26  # in place of PART_ELEMENTS on a GPU, which needs more of them to be busy
 
 
 def noise_kind(noise: str, sampled_weights: bool = False) -> str:
@@ -25,17 +26,19 @@ def noise_kind(noise: str, sampled_weights: bool = False) -> str:
 def predict_outputs(
     stack: Stack, row: Tensor, x: Tensor, streams: Streams, draws: int, kind: str
 ) -> Tensor:
-    """Network outputs of one seed for all x.
+    """Network outputs of one seed, or of several, for all x.
 
     Args:
-        row: parameters, ``(n,)``, or ``(M, n)`` for an ensemble.
-        x: inputs ``(N, d)``.
-        streams: noise of shape ``()`` or ``(M,)``.
+        row: parameters, ``(n,)``, or ``(M, n)`` for an ensemble; of R seeds ``(R, n)`` or ``(R, M, n)``, where no masks
+            are drawn.
+        x: inputs ``(N, d)``, on the device of the parameters.
+        streams: noise of the shape of the parameters' replicates, ``()``, ``(M,)`` ...
         draws: K; a deterministic network gives one.
         kind: ``"shared"``, ``"independent"`` or ``"local"``.
 
     Returns:
-        ``(K, N, n_outputs)`` or ``(M, K, N, n_outputs)``. With shared noise draw k is one function over all of x.
+        ``(K, N, n_outputs)`` or ``(M, K, N, n_outputs)``, after R if that was given. With shared noise draw k is one
+        function over all of x.
     """
     network = stack.network
     draws = draws if network.stochastic else 1
@@ -44,15 +47,19 @@ def predict_outputs(
         elements = MASKED_PART_ELEMENTS
     elif kind != "shared" and network.per_example_noise:
         elements = NOISE_PART_ELEMENTS
+    elif not row.is_cpu:
+        elements = DEVICE_ELEMENTS // row[..., 0].numel()
     else:  # where all weights are global, hidden activations are not held
         elements = PART_ELEMENTS // row[..., 0].numel() * (width if network.global_weights else 1)
     size = max(16, elements // (draws * width))
     # made once: many small parts between large temporaries would spread over a multiple of their memory
     outputs = row.new_empty(*row.shape[:-1], draws, len(x), network.layers[-1].d_out)
+    x = x if network.global_weights else x.expand(*row.shape[:-1], *x.shape)
     noise = None
     with torch.no_grad():
-        for part, out in zip(x.split(size), outputs.split(size, dim=-2)):
-            noise = network.draw_noise(streams, kind, draws, len(part), training=False, same_pass=noise)
+        for part, out in zip(x.split(size, dim=-2), outputs.split(size, dim=-2)):
+            noise = network.draw_noise(streams, kind, draws, part.shape[-2], training=False, same_pass=noise)
+            noise = noise.to(row.device)
             if not fused.draws(stack, row, part, noise, out):
                 out.copy_(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
     return outputs

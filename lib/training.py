@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,15 +10,16 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from lib import metrics
 from lib.data.dataset import Dataset
+from lib.devices import CPU, choose_device, clock, mean_score, to_device
 from lib.fused import FusedStep
 from lib.models import ModelSpec, Network, build_network
 from lib.noise import Streams, seed_sequence
-from lib.objectives import HomoscedasticGaussian, Likelihood, beta_at, beta_elbo, iwae
+from lib.objectives import HomoscedasticGaussian, Likelihood, beta_at
 from lib.prediction import Prediction, noise_kind, predict_outputs
 from lib.protocol import Protocol
 from lib.stacking import Stack
+from lib.steps import AutogradStep, ReplayedStep
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Fit:
     """A model trained on one data set with R seeds.
 
     Attributes:
-        flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members.
+        flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members; where it was trained.
         best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
         scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
         seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best epoch).
@@ -50,9 +50,13 @@ class Fit:
         return self.stack.extract(row[member] if self.spec.members > 1 else row)
 
     def predict(self, seed: int, x: np.ndarray, draws: int | None = None) -> Prediction:
-        """Prediction of one seed at inputs ``(N, d)`` with K draws (default: the protocol's; an ensemble: its members)."""
+        """Prediction of one seed at inputs ``(N, d)`` with K draws (default: the protocol's; an ensemble: its members).
+
+        Computed where the parameters are, and brought to the CPU.
+        """
         streams = _streams(self.dataset, self.spec, seed, "test", self.protocol)
-        return _predict(self, self.flat[self.seeds.index(seed)], x, streams, draws)
+        prediction = _predict(self, self.flat[self.seeds.index(seed)], x, streams, draws)
+        return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
 
 
 def _streams(dataset: str, spec: ModelSpec, seed: int, purpose: str, protocol: Protocol) -> Streams:
@@ -71,9 +75,9 @@ def _stacked_streams(
 
 def _predict(fit: Fit, row: Tensor, x: np.ndarray | Tensor, streams: Streams, draws: int | None = None) -> Prediction:
     p = fit.protocol
-    x = torch.as_tensor(x, dtype=row.dtype)
+    x = torch.as_tensor(x, dtype=row.dtype, device=row.device)
     out = predict_outputs(fit.stack, row, x, streams, draws or p.eval_draws, noise_kind(p.noise))
-    out = out.reshape(-1, *out.shape[-2:])  # (K or M, N, n_outputs)
+    out = out.flatten(-4, -3) if fit.spec.members > 1 else out  # (..., K or M, N, n_outputs)
     return Prediction(fit.likelihood.mean(out), fit.likelihood.noise_variance(out))
 
 
@@ -97,6 +101,7 @@ def fit(
     seeds: Sequence[int],
     likelihood: Likelihood | None = None,
     progress: bool = False,
+    device: str | torch.device = CPU,
 ) -> Fit:
     r"""Train a model with every seed at once and keep, for each seed, the epoch with the best validation score.
 
@@ -110,33 +115,45 @@ def fit(
         seeds: R seeds; a seed's result does not depend on the others.
         likelihood: default: the homoscedastic Gaussian with the protocol's noise variance.
         progress: show a bar on a terminal.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``; on a GPU whole steps are CUDA graphs. Numbers agree to rounding.
+
+    Raises:
+        UserError: for a device that is not there.
 
     Source: paper, algorithm 1, appendix B and the hyperparameter table.
     """
-    p = protocol
+    p, device = protocol, choose_device(device)
     likelihood = likelihood or HomoscedasticGaussian(p.noise_variance)
     seeds = tuple(seeds)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
-    fused = FusedStep(stack, p) if FusedStep.supports(stack, p, likelihood) else None
-    flat = stack.flat.requires_grad_(fused is None)  # (*lead, n), lead = (R,) or (R, M)
+    stack.flat = to_device(stack.flat, device)
+    flat = stack.flat  # (*lead, n), lead = (R,) or (R, M)
     lead = flat.shape[:-1]
+    if FusedStep.supports(stack, p, likelihood):
+        take_step = FusedStep(stack, p)
+    else:
+        take_step = AutogradStep(stack, p, likelihood)
+        take_step = take_step if device == CPU else ReplayedStep(take_step)
     result = Fit(
         spec, p, dataset.name, seeds, likelihood, stack, flat.detach().clone(),
         best_epoch=np.zeros(len(seeds), dtype=int), scores=np.empty((len(seeds), 0)), seconds={},
     )  # fmt: skip
 
-    x_train = torch.as_tensor(dataset.x_train, dtype=flat.dtype)  # (N, d)
-    y_train = torch.as_tensor(dataset.y_train, dtype=flat.dtype)  # (N,)
-    x_val = torch.as_tensor(dataset.x_val[dataset.id_val], dtype=flat.dtype)  # (N_val, d)
-    y_val = dataset.y_val[dataset.id_val]
+    x_train = torch.as_tensor(dataset.x_train, dtype=flat.dtype, device=device)  # (N, d)
+    y_train = torch.as_tensor(dataset.y_train, dtype=flat.dtype, device=device)  # (N,)
+    x_val = torch.as_tensor(dataset.x_val[dataset.id_val], dtype=flat.dtype, device=device)  # (N_val, d)
+    y_val = torch.as_tensor(dataset.y_val[dataset.id_val], device=device)  # (N_val,), float64
     n_train = len(x_train)
 
     order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
     shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
     train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
-    val_noise = [_streams(dataset.name, spec, seed, "validate", p) for seed in seeds]
-
-    optimizer = None if fused else torch.optim.Adam([flat], lr=p.learning_rate, fused=True)
+    rows, validated = flat.detach(), []  # rows: the same memory
+    if device == CPU or stack.network.draws_gaps:
+        for r, seed in enumerate(seeds):
+            validated.append((range(r, r + 1), rows[r], _streams(dataset.name, spec, seed, "validate", p)))
+    else:  # all at once
+        validated.append((range(len(seeds)), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead)))
     kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
     epochs = max(1, p.epochs // spec.members)
     best = np.full(len(seeds), np.inf)
@@ -145,44 +162,29 @@ def fit(
     update = 0
     bar = tqdm(range(1, epochs + 1), desc=f"{dataset.name} {spec.name}", disable=None if progress else True, leave=False)
     for epoch in bar:
-        start = time.perf_counter()
-        order = shuffles.permutations(n_train)  # (*order_lead, N)
+        start = clock(device)
+        order = to_device(shuffles.permutations(n_train), device)  # (*order_lead, N)
         x_epoch, y_epoch = x_train[order], y_train[order]  # (*order_lead, N, d), (*order_lead, N)
         for x, y in zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1)):
             update += 1
             step = epoch if p.warmup_unit == "epochs" else update
             beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max)
             noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
-            if fused:
-                fused(x, y, noise, beta)
-                continue
-            if p.objective == "elbo":
-                output, kl = stack(flat, x, noise, "analytic")
-                loss = beta_elbo(output, y, kl, beta, likelihood)  # (*lead)
-            else:
-                output, log_ratio = stack(flat, x, noise, "sampled")
-                loss = iwae(output, y, log_ratio, likelihood)  # (*lead)
-            flat.grad = None
-            loss.sum().backward()
-            if p.clip_norm is not None:
-                norm = torch.linalg.vector_norm(flat.grad, dim=-1, keepdim=True)  # (*lead, 1)
-                flat.grad.mul_((p.clip_norm / (norm + 1e-6)).clamp_(max=1.0))
-            optimizer.step()
-        now = time.perf_counter()
+            take_step(x, y, noise, beta)
+        now = clock(device)
         seconds["training"] += now - start
-        rows = flat.detach()
-        for r in range(len(seeds)):
+        for group, row, streams in validated:
             start = now
-            draws = _predict(result, rows[r], x_val, val_noise[r]).draws.numpy()  # (K, N_val)
-            now = time.perf_counter()
+            draws = _predict(result, row, x_val, streams).draws  # (K, N_val), or (R, K, N_val)
+            now = clock(device)
             seconds["validation"] += now - start
             start = now
-            score = metrics.crps(draws, y_val).mean() if len(draws) > 1 else metrics.mse(draws, y_val).mean()
-            scores[r, epoch - 1] = score
-            if score < best[r]:
-                best[r], result.best_epoch[r] = score, epoch
-                result.flat[r] = rows[r]
-            now = time.perf_counter()
+            scores[group, epoch - 1] = mean_score(draws, y_val)
+            for r in group:
+                if scores[r, epoch - 1] < best[r]:
+                    best[r], result.best_epoch[r] = scores[r, epoch - 1], epoch
+                    result.flat[r] = rows[r]
+            now = clock(device)
             seconds["selection"] += now - start
     return Fit(**{**vars(result), "scores": scores, "seconds": seconds})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from lib import benchmark, data, experiment
 from lib.cli import main
 from lib.data.dataset import Dataset
+from lib.devices import CPU
 from lib.models import MODEL_NAMES, STOCHASTIC_MODELS, ModelSpec
 from lib.plain import plain_fit
 from lib.protocol import AS_WRITTEN, PUBLISHED
@@ -75,7 +77,8 @@ def test_check_passes_what_agrees_and_nothing_else(dataset, monkeypatch):
         benchmark.check(small(name), dataset, protocol, [0, 1])
     original = benchmark.fit
     for change in ({"learning_rate": 1.001e-3}, {"clip_norm": 0.1}, {"beta_max": 1.01}):
-        monkeypatch.setattr(benchmark, "fit", lambda s, d, p, seeds, c=change: original(s, d, replace(p, **c), seeds))
+        changed = lambda s, d, p, seeds, device, c=change: original(s, d, replace(p, **c), seeds)
+        monkeypatch.setattr(benchmark, "fit", changed)
         with pytest.raises(AssertionError):
             benchmark.check(small("LP-FDNet"), dataset, protocol, [0])
 
@@ -112,8 +115,8 @@ def test_the_study_is_the_sample_times_epochs_and_seeds(monkeypatch):
     times = dict(zip(benchmark.PHASES, (2.0, 3.0, 1.0, 4.0, 5.0)))
     monkeypatch.setitem(benchmark.STUDY_SEEDS, "step", "0:100")
     monkeypatch.setattr(benchmark, "check", lambda *args: None)
-    monkeypatch.setattr(benchmark, "_start_up", lambda: 1.0)
-    monkeypatch.setattr(benchmark, "_program", lambda block, out: times)
+    monkeypatch.setattr(benchmark, "_start_up", lambda device: 1.0)
+    monkeypatch.setattr(benchmark, "_program", lambda block, out, device: times)
     monkeypatch.setattr(benchmark, "_plain", lambda block, out: {phase: 2 * t for phase, t in times.items()})
     frame = benchmark.study(["step"], ["LP-FDNet", "DeepEnsembleNet"], PUBLISHED, 5, 1, progress=False)
     cell = frame[frame["model"] == "LP-FDNet"].set_index("phase")
@@ -139,13 +142,13 @@ def test_resized_data_are_cut_or_repeated_and_keep_the_points_that_count(dataset
 
 
 def test_growth_sees_seeds_draws_examples_and_width(monkeypatch):
-    def fits(spec, blocks):
+    def fits(spec, blocks, device):
         [protocol], [points] = {block.protocol for block in blocks}, {len(block.dataset.x_train) for block in blocks}
         seconds = sum(len(block.seeds) for block in blocks) * protocol.eval_draws**2 * points * spec.hidden[0] ** 3
         return pd.Series({**dict.fromkeys(benchmark.PHASES, 0.0), "training": seconds})
 
     monkeypatch.setattr(benchmark, "_fits", fits)
-    monkeypatch.setattr(benchmark, "fit", lambda *args: None)
+    monkeypatch.setattr(benchmark, "fit", lambda *args, **options: None)
     step = experiment.load_dataset("step", PUBLISHED)
     frame = benchmark.growth(["LP-FDNet", "DeepEnsembleNet"], step, PUBLISHED, 1, 1, benchmark.SIZES, progress=False)
     table = benchmark.growth_table(frame)
@@ -161,7 +164,7 @@ def test_memory_grows_little_enough_for_100_000_test_points():
     step, protocol = experiment.load_dataset("step", PUBLISHED), replace(PUBLISHED, epochs=1)
     sizes = {points: benchmark.resized(step, train=65, validation=50, test=points) for points in (500, 5_500)}
     runs = [(size, model) for size in sizes for model in ("LP-FDNet", "MLPDropoutNet")]
-    first, _, _, last = benchmark.peak_memory([(sizes[size], model, protocol, 1) for size, model in runs])
+    first, _, _, last = benchmark.peak_memory([(sizes[size], model, protocol, 1, CPU) for size, model in runs])
     assert 0.1 < first < held.nbytes / 1e9
     assert first + (last - first) / 5_000 * 100_000 < benchmark.MEMORY_LIMIT
 
@@ -181,7 +184,7 @@ def test_fdn_bench_writes_what_it_measured(tmp_path, monkeypatch, capsys):
     assert set(frames["op"]["model"]) == {"LP-FDNet"} and (frames["op"]["ratio"] > 0).all()
     page, printed = (tmp_path / "README.md").read_text(), capsys.readouterr().out
     assert f"{phases['plain'].sum() / phases['program'].sum():.1f} times as much" in page
-    assert benchmark.device() in page and benchmark.device() in printed
+    assert benchmark.ran_on(CPU) in page and benchmark.ran_on(CPU) in printed
     for title in ("Where the time goes", "Growth", "Peak memory", "The op"):
         assert title in page and title in printed
 
@@ -189,3 +192,33 @@ def test_fdn_bench_writes_what_it_measured(tmp_path, monkeypatch, capsys):
 def test_fdn_bench_knows_the_study_only(capsys):
     assert main(["bench", "--models", "MLPNet"]) == 2
     assert "MLPNet" in capsys.readouterr().err
+
+
+def test_a_gpu_is_given_this_program_and_nothing_is_timed_that_failed_its_check(monkeypatch):
+    """The plain program stays on the CPU; here the CPU stands in for the GPU, under its name."""
+    gpu, given = torch.device("cuda", 0), []
+
+    def stand_in(original):
+        def on_cpu(*arguments, device, **options):
+            given.append(device)
+            return original(*arguments, **options)
+
+        return on_cpu
+
+    monkeypatch.setattr(benchmark, "fit", stand_in(fit))
+    monkeypatch.setattr(experiment, "run_block", stand_in(experiment.run_block))
+    monkeypatch.setattr(benchmark, "_start_up", lambda device: given.append(device) or 1.0)
+    monkeypatch.setattr(benchmark, "peak_memory", lambda runs: given.append(runs[0][-1]) or [0.5])
+    monkeypatch.setattr(benchmark, "clock", lambda device: time.perf_counter())
+    monkeypatch.setattr(benchmark, "QUICK_SIZES", {"seeds": (1, 2)})
+    for module in (benchmark, experiment):
+        monkeypatch.setattr(module, "device_name", lambda device: "Some GPU" if device == gpu else "cpu")
+    frames = benchmark.measure(["step"], ["LP-FDNet"], PUBLISHED, 1, quick=True, progress=False, device=gpu)
+    assert set(given) == {gpu}
+    page = benchmark.page(frames, 60.0, gpu)
+    assert "device: Some GPU; the plain program on the CPU" in page and "of the GPU's memory" in page
+    assert page.count("wall time of this program on the Some GPU, processor time of the plain program on the CPU") == 4
+    monkeypatch.setattr(benchmark, "fit", lambda s, d, p, seeds, device: fit(s, d, replace(p, clip_norm=0.1), seeds))
+    monkeypatch.setattr(experiment, "run_block", lambda *arguments, **options: pytest.fail("was timed"))
+    with pytest.raises(AssertionError):
+        benchmark.study(["step"], ["LP-FDNet"], PUBLISHED, 1, 1, progress=False, device=gpu)
