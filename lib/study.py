@@ -31,7 +31,7 @@ SEEDS = {"step": "0:20", "sine": "0:20", "quad": "0:20", "airfoil": "0:100", "cc
 SNAKEFILE = paths.ROOT / "workflow" / "Snakefile"
 PROFILES = paths.ROOT / "workflow" / "profiles"
 PLAN, SAID = Path("workflow", "plan.json"), Path("workflow", "snakemake.log")
-NOTEBOOK_SEEDS = 20  # shown by one executed notebook
+NOTEBOOK_SEEDS = 50  # shown by one executed notebook: those of a block of cells
 OVERVIEW = "05_figures_and_tables"
 PRODUCTS = {"collect": "metrics.parquet", "tables": "tables", "figures": "figures", "compare": "compare.txt"}
 
