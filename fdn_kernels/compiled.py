@@ -274,41 +274,43 @@ def mlp_backward(grad_y, theta, widths, x, scale, hidden, grad_hidden, grad_thet
 
 
 @_compiled
-def dropout_linear(a, gaps, rate, weight, bias, y):
-    """weight (dropout of a) + bias, the masks given by the numbers of kept units before each dropped one.
+def dropout_linear(a, subsets, rate, weight, bias, y):
+    """weight (dropout of a) + bias: the sum over all units that are not 0, less the dropped ones, as :mod:`fdn_kernels.torch_ops` says.
 
-    Only units that are not 0 are gone through, draw by draw and example by example, and the sum over all of them is taken once: the
-    work is that of the dropped units. a (1 or K, B, d_in), weight (d_out, d_in), bias (d_out,) to y (K, B, d_out).
-    Returns how many gaps were used; -1 if there were too few.
+    Draws that share their activations look up the sums of the subsets of eight units. a (1 or K, B, d_in), weight (d_out, d_in),
+    bias (d_out,) to y (K, B, d_out).
     """
-    (draws, batch, d_out), d_in = y.shape, a.shape[2]
-    sizes, total, dropped = np.empty(batch, np.uint32), np.empty((batch, d_out)), np.empty(d_out)
-    products = np.empty((batch, d_in, d_out))  # of the units that are not 0, in order
-    used, position = np.uint32(1), np.uint32(gaps[0])
-    for k in range(draws):
-        for b in range(batch):
-            if k < a.shape[0]:
-                sizes[b], total[b, :] = 0, 0.0
-                for i in range(d_in):
-                    if a[k, b, i] != 0:
-                        for o in range(d_out):
-                            products[b, sizes[b], o] = weight[o, i] * a[k, b, i]
-                            total[b, o] += products[b, sizes[b], o]
-                        sizes[b] += np.uint32(1)
-            size, only = sizes[b], 0.0
-            dropped[:] = 0.0
-            while position < size and used < gaps.size:
-                if d_out == 1:  # in a register
-                    only += products[b, position, 0]
+    (draws, batch, d_out), d_in, each = y.shape, a.shape[2], y.shape[0] // a.shape[0]
+    total, products, dropped = np.empty(d_out), np.empty((d_in + 7, d_out)), np.empty((each, d_out))
+    sums, one, at = np.zeros(256), np.empty(each), 0
+    for b in range(batch):
+        for first in range(0, draws, each):
+            size = 0
+            total[:], dropped[:], one[:] = 0.0, 0.0, 0.0
+            for i in range(d_in):
+                activation = a[first // each, b, i]
+                for o in range(d_out):  # without a branch: what is 0 is overwritten by the next
+                    products[size, o] = weight[o, i] * activation
+                    total[o] += products[size, o]
+                size += activation != 0
+            products[size : size + 7] = 0.0
+            for start in range(0, size, 8):
+                if d_out == 1 and each > 8:
+                    for j in range(8):
+                        product, count = products[start + j, 0], 1 << j
+                        for s in range(count):
+                            sums[count + s] = sums[s] + product
+                    for k in range(each):
+                        one[k] += sums[subsets[at + k]]
                 else:
-                    for o in range(d_out):
-                        dropped[o] += products[b, position, o]
-                position += np.uint32(1) + np.uint32(gaps[used])
-                used += np.uint32(1)
-            if position < size:
-                return -1
-            position -= size
-            dropped[0] += only
-            for o in range(d_out):
-                y[k, b, o] = (total[b, o] - dropped[o]) / (1 - rate) + bias[o]
-    return used
+                    for k in range(each):
+                        subset, i = subsets[at + k], start
+                        while subset > 0:
+                            if subset & 1:
+                                for o in range(d_out):
+                                    dropped[k, o] += products[i, o]
+                            subset, i = subset >> 1, i + 1
+                at += each
+            for k in range(each):
+                for o in range(d_out):
+                    y[first + k, b, o] = (total[o] - dropped[k, o] - one[k]) / (1 - rate) + bias[o]

@@ -120,37 +120,38 @@ class _MLP(torch.autograd.Function):
 
 
 def dropout_linear(
-    a: Tensor, gaps: Callable[[int], np.ndarray], rate: float, weight: Tensor, bias: Tensor, draws: int
+    a: Tensor, subsets: Callable[[int], np.ndarray], rate: float, weight: Tensor, bias: Tensor, draws: int
 ) -> Tensor:
     """weight (dropout of a) + bias, without gradients: a (1 or K, B, d_in) to (K, B, d_out), a mask for each draw and example.
 
-    Masks are drawn through the gaps between dropped units: ``gaps(n)`` gives n numbers of kept units before a dropped one, which are
-    geometric with success probability ``rate``. The work is that of the dropped units that are not 0 anyway.
+    Only the units of an example that are not 0 are given masks, eight at a time: ``subsets(n)`` gives n numbers, uint8, whose bits
+    are set, each with probability ``rate``, where units are dropped. They are used example by example; for each, eight units after
+    eight, and for these draw by draw (if a has draws, first draw by draw).
     """
-    units = (draws // len(a)) * _count_nonzero(a)
-    enough = int(units * rate + 10 * math.sqrt(units * rate)) + 10  # 10 standard deviations more than expected
+    live = a != 0
+    groups = (live.sum(-1) + 7) // 8  # (1 or K, B)
+    dropped = subsets(_total(groups) * (draws // len(a)))
     if not a.is_cpu:
-        return affine(a * _kept(a, gaps(enough), units, draws) / (1 - rate), weight, bias)
+        return affine(a * _kept(live, groups, torch.from_numpy(dropped).to(a.device), draws) / (1 - rate), weight, bias)
     y = a.new_empty(draws, a.shape[1], len(weight), dtype=torch.float64)
-    tensors = a.double().contiguous(), gaps(enough), rate, weight.double(), bias.double(), y
-    if compiled.dropout_linear(*(t.numpy() if isinstance(t, Tensor) else t for t in tensors)) < 0:
-        raise RuntimeError(f"{enough} gaps did not suffice for {units} units")
+    tensors = a.double().contiguous(), weight.double(), bias.double(), y
+    a64, weight64, bias64, out = (t.numpy() for t in tensors)
+    compiled.dropout_linear(a64, dropped, rate, weight64, bias64, out)
     return y.to(a.dtype)
 
 
-def _count_nonzero(a: Tensor) -> int:
-    return int(np.count_nonzero((a != 0).numpy()) if a.is_cpu else torch.count_nonzero(a))
+def _total(counts: Tensor) -> int:
+    return int(counts.sum())
 
 
-def _kept(a: Tensor, gaps: np.ndarray, units: int, draws: int) -> Tensor:
-    """The masks of :func:`dropout_linear` written out, ``(K, B, d_in)``: the gaps are those of the units that are not 0."""
-    places = np.cumsum(gaps, dtype=np.int64) + np.arange(len(gaps))  # of the dropped among these units
-    if places[-1] < units:
-        raise RuntimeError(f"{len(gaps)} gaps did not suffice for {units} units")
-    live = (a != 0).expand(draws, -1, -1)
-    kept = torch.ones(live.numel() + 1, dtype=torch.bool, device=a.device)
-    kept[torch.from_numpy(places[places < units]).to(a.device)] = False
-    return kept[live.flatten().cumsum(0) - 1].view_as(live)
+def _kept(live: Tensor, groups: Tensor, dropped: Tensor, draws: int) -> Tensor:
+    """The masks of :func:`dropout_linear` written out, ``(K, B, d_in)``."""
+    each = draws // len(live)  # draws that share a
+    ends = (groups.mT.flatten().cumsum(0) * each).view(groups.mT.shape).mT  # (1 or K, B)
+    rank = (live.cumsum(-1) - 1).clamp(min=0)  # (1 or K, B, d_in)
+    draw = torch.arange(each, device=live.device)[:, None, None]
+    group = dropped[((ends - groups * each)[..., None] + rank // 8 * each + draw).clamp(max=len(dropped) - 1)]  # (K, B, d_in)
+    return ((group >> (rank % 8)) & 1) == 0
 
 
 def matvec(theta: Tensor, a: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from lib.arguments import parse_seeds
 from lib.errors import UserError
 from lib.models import BASELINE, STOCHASTIC_MODELS
 from lib.protocol import AS_WRITTEN, PUBLISHED, Protocol
+from lib.tables import DASH
+from lib.typesetting import Table
 
 FDN = published.REPRESENTED_MODELS
 ABLATED = ("step", "energy")
@@ -53,6 +55,8 @@ EXTRAS = (
     ),
     Extra("more-seeds", "CCPP and energy with 20 seeds in place of three.", ("ccpp", "energy"), STOCHASTIC_MODELS,
           (PUBLISHED,), "3:20"),
+    Extra("initialisation", "Do runs look like the published one if they start from the parameters that torch draws for its seed?",
+          published.DATASETS, STOCHASTIC_MODELS, _changes(initialisation=("published",))),
     Extra(
         "iwae", "The beta-ELBO against the importance-weighted bound with K draws (appendix B).", ABLATED, FDN,
         (*_changes(train_draws=(5, 20)), *_changes(objective=("iwae",), train_draws=(1, 5, 20))),
@@ -153,6 +157,9 @@ def page(metrics: pd.DataFrame, times: pd.DataFrame) -> str:
         if extra.name == "more-seeds":
             parts += [_more_seeds(metrics, extra), _scores(metrics, extra)]
             continue
+        if extra.name == "initialisation":
+            parts.append(_initialisation(metrics, labels[0]))
+            continue
         shown = [model for model in (*extra.models, *extra.beside) if model != BASELINE]
         same = metrics[metrics["seed"].isin(parse_seeds(extra.seeds))]
         for dataset in extra.datasets:
@@ -193,3 +200,26 @@ def _scores(metrics: pd.DataFrame, extra: Extra) -> str:
     comparison = published.compare(metrics)
     shown = comparison[comparison["dataset"].isin(extra.datasets)]
     return report.number_table(shown, "more_seeds", "Every number with all seeds").to_markdown()
+
+
+def _initialisation(metrics: pd.DataFrame, label: str) -> str:
+    """Published numbers inside the range of runs that differ in their order of examples and noise only, per model and data set."""
+    comparison = published.compare(metrics, label)
+    inside = comparison["verdict"].ne(published.OUTSIDE)[comparison["n_seeds"] > 0]
+    by = comparison.assign(inside=inside).dropna(subset="inside")
+    counts = by.pivot_table(index="model", columns="dataset", values="inside", aggfunc="sum")
+    if not len(counts):
+        return "Not computed."
+    columns = [name for name in published.DATASETS if name in counts]
+    rows = [
+        (model, *(DASH if pd.isna(counts.at[model, name]) else str(int(counts.at[model, name])) for name in columns))
+        for model in published.MODELS if model in counts.index
+    ]  # fmt: skip
+    total = published.score(comparison).iloc[-1]
+    caption = (
+        "Of 7 numbers each. All runs start from `torch.manual_seed(published seed)` in float64 (an ensemble's members from it and the "
+        f"seeds after it) and differ in the order of examples and the noise. Together {total['minmax']} of {total['n']}; "
+        f"{total['expected_minmax']:.0%} would be inside if the published run were one more of these."
+    )
+    title = "Published numbers inside the range of runs from the published seed"
+    return Table("initialisation", title, caption, ("Model", *columns), tuple(rows), "l" + "r" * len(columns)).to_markdown()

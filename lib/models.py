@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fdn_kernels import mlp
 from lib.devices import to_device
 from lib.errors import UserError
-from lib.noise import Gaps, Streams
+from lib.noise import Dropped, Streams, seed_sequence
 from lib.posteriors import (
     FDNLinear,
     GaussianLinear,
@@ -22,7 +22,7 @@ from lib.posteriors import (
     PointLinear,
     noise_shape,
 )
-from lib.protocol import Protocol
+from lib.protocol import PUBLISHED_SEEDS, Protocol
 
 BASELINE = "TrainingMean"  # predicts the mean of the training targets
 
@@ -32,10 +32,10 @@ class Noise(NamedTuple):
 
     kind: str  # "shared", "independent", "local" or "none"
     eps: tuple[Tensor | None, ...] = ()  # per layer, (..., K, 1 or B, P or d_out)
-    masks: tuple[Tensor | Gaps | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
+    masks: tuple[Tensor | Dropped | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
 
     def to(self, device: torch.device) -> Noise:
-        """The same numbers on a device; gaps, drawn when they are used, stay on the host."""
+        """The same numbers on a device; masks that are drawn when they are used, stay on the host."""
         if device.type == "cpu":
             return self
         eps = tuple(None if e is None else to_device(e, device) for e in self.eps)
@@ -59,10 +59,10 @@ class Network(nn.Module):
     @property
     def stochastic(self) -> bool:
         """Whether two predictions differ."""
-        return any(layer.sampled for layer in self.layers) or self.draws_gaps
+        return any(layer.sampled for layer in self.layers) or self.draws_masks_late
 
     @property
-    def draws_gaps(self) -> bool:
+    def draws_masks_late(self) -> bool:
         """Whether predictions draw dropout masks, which is done for one replicate at a time."""
         return self.dropout > 0 and self.predict_with_dropout
 
@@ -93,7 +93,7 @@ class Network(nn.Module):
                 eps.append(None if shape is None else streams.normal(*shape))
         masked = self.dropout > 0 and (training or self.predict_with_dropout)
         if masked and not training and not streams.lead:
-            masks = tuple(Gaps(streams, draws) for d in hidden)
+            masks = tuple(Dropped(streams, draws) for d in hidden)
         else:
             masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
         return Noise(kind, tuple(eps), masks)
@@ -114,7 +114,7 @@ class Network(nn.Module):
         """
         noise = noise or Noise("none")
         eps, masks = noise.eps or (None,) * len(self.layers), noise.masks or (None,) * len(self.layers)
-        if self.global_weights and not any(isinstance(m, Gaps) for m in masks):
+        if self.global_weights and not any(isinstance(m, Dropped) for m in masks):
             drawn = [layer.sample(noise.kind, e, kl) for layer, e in zip(self.layers, eps)]
             widths = [self.layers[0].d_in, *(layer.d_out for layer in self.layers)]
             terms = [term for _, term in drawn if term is not None]
@@ -122,7 +122,7 @@ class Network(nn.Module):
         x = x.unsqueeze(-3)  # (..., 1, B, d_in)
         a, total = x, None
         for i, layer in enumerate(self.layers):
-            if i > 0 and isinstance(masks[i - 1], Gaps):
+            if i > 0 and isinstance(masks[i - 1], Dropped):
                 a, term = layer.after_dropout(a, masks[i - 1], self.dropout), None
             else:
                 a, term = layer(a, x, noise.kind, eps[i], kl)  # (..., K, B, d_out), (..., k, b)
@@ -234,6 +234,29 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
     if spec.name == "MLPDropoutNet":
         return Network(layers, dropout=protocol.dropout, predict_with_dropout=True)
     return Network(layers, dropout=protocol.ensemble_dropout if spec.members > 1 else 0.0)
+
+
+def initial_network(
+    spec: ModelSpec, dataset: str, n_features: int, protocol: Protocol, seed: int, member: int = 0, n_outputs: int = 1
+) -> Network:
+    """The network that a run of a data set, seed and member starts from, in the protocol's type.
+
+    Raises:
+        UserError: where the protocol begins with a data set's published seed and there is none.
+    """
+    dtype, default = getattr(torch, protocol.dtype), torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        if protocol.initialisation == "own":
+            torch.manual_seed(int(seed_sequence(dataset, spec.name, seed, "init", member).generate_state(1)[0]))
+            return build_network(spec, n_features, protocol, n_outputs).to(dtype)
+        if dataset not in PUBLISHED_SEEDS:
+            raise UserError(f"{dataset} has no published seed to start from; there are those of {', '.join(PUBLISHED_SEEDS)}")
+        torch.manual_seed(PUBLISHED_SEEDS[dataset] + member)
+        torch.set_default_dtype(dtype)
+        try:
+            return build_network(spec, n_features, protocol, n_outputs)
+        finally:
+            torch.set_default_dtype(default)
 
 
 def count_parameters(spec: ModelSpec, n_features: int, protocol: Protocol) -> int:

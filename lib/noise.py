@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Callable, Sequence
@@ -73,15 +74,35 @@ def _normal(words, out):
 
 
 @njit(**_OPTIONS)
-def _geometric(words, rate, out):
-    """How often, before it first does, something of probability ``rate`` does not happen; from 32-bit words."""
-    scale = 1 / math.log1p(-rate)
+def _alias(words, table, out):
+    """Draws from 256 outcomes by Walker's method, from 32-bit words: 8 bits choose a column, 24 one of its two outcomes."""
     for i in range(out.size):
-        out[i] = np.int32(min(_log((np.int64(words[i]) + 0.5) * 2.0**-32) * scale, 2.0**30))
+        column = words[i] & np.uint32(255)
+        entry = table[column]
+        out[i] = column if words[i] >> np.uint32(8) < entry >> np.uint32(8) else entry & np.uint32(255)
 
 
-class Gaps(NamedTuple):
-    """Dropout masks of K draws that are drawn when they are used, by the gaps between dropped units; of one replicate."""
+@functools.lru_cache
+def _subset_table(rate: float) -> np.ndarray:
+    """Walker's table for the subsets of eight things that are each in with probability ``rate`` (Vose, 1991), (256,), uint32.
+
+    A column's own outcome has the upper 24 bits as its probability, of 2^24, and the outcome in the lower 8 the rest.
+    """
+    members = np.array([bin(subset).count("1") for subset in range(256)])
+    excess = 256 * rate**members * (1 - rate) ** (8 - members)
+    table = np.arange(256, dtype=np.uint32)
+    small, large = ([int(i) for i in np.flatnonzero(which)] for which in (excess < 1, excess >= 1))
+    while small and large:
+        i, j = small.pop(), large[-1]
+        table[i] = min(round(excess[i] * (1 << 24)), (1 << 24) - 1) << 8 | j
+        excess[j] -= 1 - excess[i]
+        if excess[j] < 1:
+            small.append(large.pop())
+    return table
+
+
+class Dropped(NamedTuple):
+    """Dropout masks of K draws that are drawn when they are used, eight units at a time; of one replicate."""
 
     streams: Streams
     draws: int
@@ -139,12 +160,12 @@ class Streams:
         mask = self._each(lambda g: g.bit_generator.random_raw(words).view(np.uint16)[:size] >= dropped)
         return mask.view(*self.lead, *shape)
 
-    def gaps(self, rate: float, n: int) -> np.ndarray:
-        """Of one replicate, n geometric numbers: kept units before a dropped one, int32; probabilities to 1 part in 10^6."""
-        out, bits = np.empty(n, dtype=np.int32), self.generators[0].bit_generator
+    def subsets(self, rate: float, n: int) -> np.ndarray:
+        """Of one replicate, n subsets of eight units, uint8: bit j is set, unit j dropped, with probability ``rate`` (to 2^-32)."""
+        out, bits = np.empty(n, dtype=np.uint8), self.generators[0].bit_generator
         for start in range(0, n, self.BLOCK):  # of a size that stays in cache
             part = out[start : start + self.BLOCK]
-            _geometric(bits.random_raw(-(-len(part) // 2)).view(np.uint32), rate, part)
+            _alias(bits.random_raw(-(-len(part) // 2)).view(np.uint32), _subset_table(rate), part)
         return out
 
     def permutations(self, n: int) -> Tensor:

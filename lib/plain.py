@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 
 from lib import metrics
 from lib.data.dataset import Dataset
-from lib.models import ModelSpec, build_network
+from lib.models import ModelSpec, initial_network
 from lib.noise import Streams, seed_sequence
 from lib.objectives import beta_at
 from lib.protocol import Protocol
@@ -231,12 +231,11 @@ def _layer(d_in: int, d_out: int, d_x: int, spec: ModelSpec, protocol: Protocol)
 
 def _initialised(spec: ModelSpec, dataset: Dataset, protocol: Protocol, seed: int, member: int) -> PlainNetwork:
     """A network with the parameters that the program starts this seed and member with."""
+    start = initial_network(spec, dataset.name, dataset.n_features, protocol, seed, member)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(seed_sequence(dataset.name, spec.name, seed, "init", member).generate_state(1)[0]))
-        start = build_network(spec, dataset.n_features, protocol)
-        network = PlainNetwork(spec, dataset.n_features, protocol)
+        network = PlainNetwork(spec, dataset.n_features, protocol).to(getattr(torch, protocol.dtype))
     vector_to_parameters(parameters_to_vector(start.parameters()).detach(), network.parameters())
-    return network.to(getattr(torch, protocol.dtype))
+    return network
 
 
 def predict(networks: Sequence[PlainNetwork], sources: Sequence[Source], x: Tensor, draws: int) -> Tensor:

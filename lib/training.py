@@ -13,7 +13,7 @@ from tqdm import tqdm
 from lib.data.dataset import Dataset
 from lib.devices import CPU, choose_device, clock, mean_score, to_device
 from lib.fused import FusedStep
-from lib.models import ModelSpec, Network, build_network
+from lib.models import ModelSpec, Network, initial_network
 from lib.noise import Streams, seed_sequence
 from lib.objectives import HomoscedasticGaussian, Likelihood, beta_at
 from lib.prediction import Prediction, noise_kind, predict_outputs
@@ -83,15 +83,12 @@ def _predict(fit: Fit, row: Tensor, x: np.ndarray | Tensor, streams: Streams, dr
 
 def _stack(dataset: Dataset, spec: ModelSpec, seeds: Sequence[int], protocol: Protocol, n_outputs: int) -> Stack:
     """Freshly initialised networks of every seed and member, each from its own stream."""
-    networks = []
-    with torch.random.fork_rng(devices=[]):
-        for seed in seeds:
-            for member in range(spec.members):
-                root = seed_sequence(dataset.name, spec.name, seed, "init", member)
-                torch.manual_seed(int(root.generate_state(1)[0]))
-                networks.append(build_network(spec, dataset.n_features, protocol, n_outputs))
-    lead = (len(seeds),) if spec.members == 1 else (len(seeds), spec.members)
-    return Stack([network.to(getattr(torch, protocol.dtype)) for network in networks], lead)
+    networks = [
+        initial_network(spec, dataset.name, dataset.n_features, protocol, seed, member, n_outputs)
+        for seed in seeds
+        for member in range(spec.members)
+    ]
+    return Stack(networks, (len(seeds),) if spec.members == 1 else (len(seeds), spec.members))
 
 
 def fit(
@@ -149,7 +146,7 @@ def fit(
     shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
     train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
     rows, validated = flat.detach(), []  # rows: the same memory
-    if device == CPU or stack.network.draws_gaps:
+    if device == CPU or stack.network.draws_masks_late:
         for r, seed in enumerate(seeds):
             validated.append((range(r, r + 1), rows[r], _streams(dataset.name, spec, seed, "validate", p)))
     else:  # all at once

@@ -1,4 +1,4 @@
-"""The compiled loops of the CPU path against plain formulas: ReLU networks of given weights, and dropout drawn by gaps."""
+"""The compiled loops of the CPU path against plain formulas: ReLU networks of given weights, and dropout drawn by subsets of units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from fdn_kernels import dropout_linear, mlp, torch_ops
-from lib.noise import Streams, seed_sequence
+from lib.noise import Streams, _subset_table, seed_sequence
 
 
 def _network(lead, draws, widths, dtype=torch.float64):
@@ -53,46 +53,48 @@ def test_nan_and_infinity_pass_through_networks():
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
-def _masks_of_gaps(gaps: np.ndarray, a: torch.Tensor, draws: int) -> torch.Tensor:
-    """The masks that gaps stand for: over the units that are not 0, draw by draw and example by example."""
-    a = a.expand(draws, *a.shape[1:])
-    dropped = np.cumsum(1 + gaps) - 1
-    active = torch.nonzero(a.flatten()).flatten()
-    keep = torch.ones(a.numel(), dtype=torch.bool)
-    keep[active[dropped[dropped < len(active)]]] = False
-    return keep.view(a.shape)
+def _masks_of_subsets(subsets: np.ndarray, a: torch.Tensor, draws: int) -> torch.Tensor:
+    """The masks that subsets stand for, unit by unit."""
+    keep, remaining = torch.ones(draws, *a.shape[1:], dtype=torch.bool), iter(subsets.tolist())
+    for b in range(a.shape[1]):
+        for shared in range(len(a)):
+            live = torch.nonzero(a[shared, b]).flatten().tolist()
+            for start in range(0, len(live), 8):
+                for k in range(draws) if len(a) == 1 else [shared]:
+                    subset = next(remaining)
+                    for j, unit in enumerate(live[start : start + 8]):
+                        keep[k, b, unit] = not subset >> j & 1
+    assert next(remaining, None) is None  # all are used
+    return keep
 
 
-@pytest.mark.parametrize(("draws", "a_draws"), [(1, 1), (7, 1), (7, 7)])
+@pytest.mark.parametrize(("draws", "a_draws"), [(1, 1), (7, 1), (7, 7), (30, 1)])
 @pytest.mark.parametrize(("batch", "d_in", "d_out"), [(1, 1, 1), (5, 3, 1), (4, 9, 3), (33, 40, 1)])
 @pytest.mark.parametrize("rate", [0.1, 0.6])
-def test_dropout_by_gaps_is_dropout_with_the_masks_they_stand_for(draws, a_draws, batch, d_in, d_out, rate):
+def test_dropout_by_subsets_is_dropout_with_the_masks_they_stand_for(draws, a_draws, batch, d_in, d_out, rate):
     torch.manual_seed(1)
     streams = Streams([seed_sequence("d", "m", 0, "test")], (), torch.float64)
     a = torch.randn(a_draws, batch, d_in, dtype=torch.float64).relu()
     weight, bias = torch.randn(d_out, d_in, dtype=torch.float64), torch.randn(d_out, dtype=torch.float64)
     drawn = []
 
-    def gaps(n: int) -> np.ndarray:
-        drawn.append(streams.gaps(rate, n))
+    def subsets(n: int) -> np.ndarray:
+        drawn.append(streams.subsets(rate, n))
         return drawn[-1]
 
-    y = dropout_linear(a, gaps, rate, weight, bias, draws)
-    keep = _masks_of_gaps(drawn[0], a, draws)
+    y = dropout_linear(a, subsets, rate, weight, bias, draws)
+    keep = _masks_of_subsets(drawn[0], a, draws)
     torch.testing.assert_close(y, (a * keep / (1 - rate)) @ weight.T + bias)
-
-
-def test_too_few_gaps_are_noticed():
-    a, weight = torch.ones(1, 10, 10, dtype=torch.float64), torch.ones(1, 10, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="gaps did not suffice"):
-        dropout_linear(a, lambda n: np.zeros(5, np.int32), 0.1, weight, weight[:, 0], 3)
+    live = a != 0
+    written = torch_ops._kept(live, (live.sum(-1) + 7) // 8, torch.from_numpy(drawn[0]), draws) if len(drawn[0]) else keep
+    assert torch.equal(written | ~live, keep | ~live)  # as a GPU has them
 
 
 def test_dropout_has_its_mean_and_variance_and_independent_masks():
     streams = Streams([seed_sequence("d", "m", 1, "test")], (), torch.float64)
     a, weight = torch.rand(1, 2, 50, dtype=torch.float64), torch.randn(1, 50, dtype=torch.float64)
     draws, rate = 40_000, 0.1
-    y = dropout_linear(a, lambda n: streams.gaps(rate, n), rate, weight, torch.zeros(1, dtype=torch.float64), draws)[..., 0]
+    y = dropout_linear(a, lambda n: streams.subsets(rate, n), rate, weight, torch.zeros(1, dtype=torch.float64), draws)[..., 0]
     terms = (a[0] * weight)  # (2, 50)
     variance = rate / (1 - rate) * terms.square().sum(1)
     assert ((y.mean(0) - terms.sum(1)) / (variance / draws).sqrt()).abs().max() < 4
@@ -102,16 +104,27 @@ def test_dropout_has_its_mean_and_variance_and_independent_masks():
 
 
 @pytest.mark.parametrize("rate", [1e-12, 0.1, 0.5, 0.99])
-def test_gaps_are_geometric(rate):
+def test_subsets_have_independent_units_of_the_rate(rate):
     streams = Streams([seed_sequence("d", "m", 2, "test")], (), torch.float64)
-    gaps = streams.gaps(rate, 100_001)
-    assert gaps.shape == (100_001,) and gaps.min() >= 0
-    if rate < 1e-9:
-        assert gaps.min() > 1000  # and no overflow
-        return
-    edges = np.arange(0, stats.geom.ppf(0.99, rate).astype(int) + 1)
-    expected = np.append(stats.geom.pmf(edges + 1, rate), stats.geom.sf(edges[-1] + 1, rate)) * len(gaps)
-    observed = np.append(np.bincount(gaps[gaps <= edges[-1]], minlength=len(edges)), (gaps > edges[-1]).sum())
-    assert stats.chisquare(observed, expected).pvalue > 1e-3
-    again = Streams([seed_sequence("d", "m", 2, "test")], (), torch.float64).gaps(rate, 100_001)
-    assert np.array_equal(gaps, again)
+    n = 400_001
+    subsets = streams.subsets(rate, n)
+    assert subsets.shape == (n,) and subsets.dtype == np.uint8
+    members = np.array([bin(s).count("1") for s in range(256)])
+    probability = rate**members * (1 - rate) ** (8 - members)
+    observed, often = np.bincount(subsets, minlength=256), probability * n > 5
+    assert observed[probability * n < 1e-3].sum() == 0
+    if rate > 1e-9:
+        observed = np.append(observed[often], observed[~often].sum())
+        expected = np.append(probability[often], probability[~often].sum()) * n
+        assert stats.chisquare(observed + 1e-9, expected + 1e-9).pvalue > 1e-3
+    again = Streams([seed_sequence("d", "m", 2, "test")], (), torch.float64)
+    assert np.array_equal(subsets, again.subsets(rate, n))
+
+
+@pytest.mark.parametrize("rate", [1e-12, 0.1, 0.37, 0.99])
+def test_the_table_of_subsets_holds_their_probabilities(rate):
+    table = _subset_table(rate)
+    own = (table >> 8) / 2**24
+    found = np.bincount(np.arange(256), own, 256) + np.bincount(table & 255, 1 - own, 256)
+    members = np.array([bin(s).count("1") for s in range(256)])
+    np.testing.assert_allclose(found / 256, rate**members * (1 - rate) ** (8 - members), atol=2.0**-31)

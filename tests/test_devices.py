@@ -197,21 +197,6 @@ def test_scores_are_those_of_the_metrics():
         np.testing.assert_allclose(devices.mean_score(draws[0, :k], y), score(draws[0, :k].numpy(), y.numpy()).mean())
 
 
-def test_masks_written_out_are_those_of_the_gaps():
-    torch.manual_seed(0)
-    gaps = np.random.default_rng(0).geometric(0.2, 2000).astype(np.int32) - 1
-    weight, bias = torch.randn(2, 30).double(), torch.randn(2).double()
-    for draws in (1, 4):
-        a = torch.randn(draws, 20, 30).double().relu()
-        expected = torch_ops.dropout_linear(a, lambda n: gaps[:n], 0.2, weight, bias, 4)
-        units = (4 // draws) * torch_ops._count_nonzero(a)
-        kept = torch_ops._kept(a, gaps, units, 4)
-        assert kept.shape == (4, 20, 30) and 0.7 < kept[(a != 0).expand(4, -1, -1)].double().mean() < 0.9
-        torch.testing.assert_close(torch_ops.affine(a * kept / 0.8, weight, bias), expected)
-        with pytest.raises(RuntimeError, match="did not suffice"):
-            torch_ops._kept(a, gaps[: units // 10], units, 4)
-
-
 def test_nothing_is_left_on_the_cpu():
     checks = str(Path(__file__).parent / "device_checks.py")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", checks]

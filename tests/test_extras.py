@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from fake_results import write_results
 
-from lib import experiment, extras, results
+from lib import experiment, extras, published, results
 from lib.claims import CLAIMS
 from lib.errors import UserError
 from lib.models import STOCHASTIC_MODELS
@@ -76,3 +76,21 @@ def test_main_results_come_before_the_extras(tmp_path, monkeypatch):
     assert len(both) == 4 and both["MLPNet", 0] == first["mse_id"][0] and both["MLPNet", 1] == -1
     assert list(both.index.get_level_values("model")[:2]) == ["MLPNet", "MLPNet"]
     assert results.load_metrics(main).equals(first)
+
+
+def test_the_page_counts_published_numbers_inside_runs_from_the_published_seed(tmp_path, monkeypatch):
+    main, out, folder = tmp_path / "main", tmp_path / "out", tmp_path / "extras"
+    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
+    write_results(main, ["step"], STOCHASTIC_MODELS, [0])
+    label = replace(PUBLISHED, initialisation="published").label
+    frame = write_results(out, ["step", "quad"], ["BayesNet"], [0, 1, 2], protocol=label)
+    numbers = published.load_published().set_index(["dataset", "model", "metric"])["published"]
+    for metric in ("aurc", "delta_var"):  # a range that holds the published value
+        frame[metric] = numbers["quad", "BayesNet", metric] * (0.9 + 0.1 * frame["seed"])
+    frame.to_parquet(out / "metrics.parquet")
+    _, _, page = extras.write(out, folder)
+    text = page.read_text().split("## initialisation")[1].split("## ")[0]
+    inside = published.compare(frame, label).query("verdict != 'outside' and n_seeds > 0").groupby("dataset").size()
+    assert inside["quad"] >= 2
+    assert f"| BayesNet | {inside.get('step', 0)} | {inside['quad']} |" in text
+    assert f"Together {inside.sum()} of 14; 50% would be inside" in text

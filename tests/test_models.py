@@ -14,6 +14,7 @@ from lib.models import (
     ModelSpec,
     build_network,
     count_parameters,
+    initial_network,
     model_grid,
     model_spec,
     solve_widths,
@@ -178,3 +179,18 @@ def test_unknown_names_and_widths_are_user_errors():
 def test_protocol_labels():
     assert PUBLISHED.label == "published" and AS_WRITTEN.label == "as_written"
     assert replace(PUBLISHED, noise="independent", epochs=7).label == "published+noise=independent+epochs=7"
+
+
+def test_runs_may_start_where_torch_does_for_the_published_seed():
+    spec, protocol = model_spec("MLPDropoutNet", 1, PUBLISHED), replace(PUBLISHED, initialisation="published")
+    state = torch.random.get_rng_state()
+    first, second = (initial_network(spec, "quad", 1, protocol, seed) for seed in (0, 1))
+    assert torch.equal(torch.random.get_rng_state(), state) and torch.get_default_dtype() == torch.float32
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(6)
+        expected = [torch.nn.Linear(1, 333, dtype=torch.float64), torch.nn.Linear(333, 1, dtype=torch.float64)]
+    parameters = [p.flatten() for linear in expected for p in (linear.weight, linear.bias)]
+    for network in (first, second):
+        assert torch.equal(torch.cat([p.flatten() for p in network.parameters()]), torch.cat(parameters).detach())
+    with pytest.raises(UserError, match="diabetes has no published seed"):
+        initial_network(spec, "diabetes", 10, protocol, 0)
