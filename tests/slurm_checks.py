@@ -133,8 +133,10 @@ def test_what_scancel_and_a_killed_slurmd_leave_is_done_by_the_next_call(slurm, 
     wait_for(lambda: any("LP_FDNet" in rule for rule in jobs().values()), "the job again")
     [job] = [job for job, rule in jobs().items() if "LP_FDNet" in rule]
     listed = subprocess.run(["scontrol", "listpids", job], capture_output=True, text=True).stdout.splitlines()[1:]
-    for pid in [(slurm / "slurmd.pid").read_text(), *(line.split()[0] for line in listed)]:
-        os.kill(int(pid), signal.SIGKILL)
+    pids = [int(pid) for pid in [(slurm / "slurmd.pid").read_text(), *(line.split()[0] for line in listed)]]
+    for pid in pids:
+        if pid > 1:  # SLURM lists -1 for what it does not know yet, and that stands for every process there is
+            os.kill(pid, signal.SIGKILL)
     time.sleep(5)
     subprocess.run([SCRIPT, "slurmd", slurm], check=True)
     run.communicate(timeout=900)  # SLURM may have queued the job again, or not
