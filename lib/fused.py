@@ -54,7 +54,7 @@ _ARTANH = (
 
 @njit(**_EXACT)
 def _exp_minus(t):
-    """e^-t for t >= 0 (at most e^-708), without branches: 2^k times a polynomial."""
+    """e^-t for t >= 0, not below e^-708, without branches: 2^k times a polynomial."""
     t = -(708.0 if t > 708.0 else t)
     shifted = t * (1 / math.log(2)) + _ROUND
     k = shifted - _ROUND
