@@ -141,7 +141,7 @@ def _figures(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lib import report
+    from lib import extras, report
 
     folder, protocol = _stored(args)
     metrics = report.with_committed(folder)
@@ -152,19 +152,21 @@ def _compare(args: argparse.Namespace) -> None:
         choose(model, published.MODELS, "model")
         print(report.diagnosis(metrics, dataset, model, protocol.label))
         return
-    comparison = report.compare(metrics, protocol.label)
+    comparison, more = report.compare(metrics, protocol.label), extras.with_extras(metrics)
     outside = report.misses(comparison)
     if args.all:
         print(report.numbers(comparison) + "\n")
     if not args.misses:
         print(report.scores(comparison) + "\n")
         print(report.uniformity(metrics, protocol.label) + "\n")
+        if said := report.more_seeds(metrics, more, protocol.label):
+            print(said + "\n")
     print(f"Outside the range of our seeds: {len(outside)}")
     if len(outside):
         print(report.numbers(outside))
     print("\n" + report.open_questions(comparison))
     if args.out:
-        written = report.write_comparison(args.out, metrics, protocol.label)
+        written = report.write_comparison(args.out, metrics, protocol.label, more)
         print("\nWritten: " + ", ".join(map(report.shown_path, written)))
 
 

@@ -134,11 +134,15 @@ def pool(committed: Path | None = None, folder: Path | None = None) -> pd.DataFr
     Raises:
         FileNotFoundError: if there are no main results.
     """
-    main = report.read_metrics(committed or paths.COMMITTED_RESULTS)
+    return with_extras(report.read_metrics(committed or paths.COMMITTED_RESULTS), folder)
+
+
+def with_extras(metrics: pd.DataFrame, folder: Path | None = None) -> pd.DataFrame:
+    """Metrics, and the committed extras' cells that they do not hold."""
     folder = folder or paths.EXTRAS
     if not (folder / "metrics.parquet").exists():
-        return main
-    both = pd.concat([main, report.read_metrics(folder)], ignore_index=True)
+        return metrics
+    both = pd.concat([metrics, report.read_metrics(folder)], ignore_index=True)
     return results.sort(both.drop_duplicates(list(results.KEY)))
 
 

@@ -48,7 +48,8 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     for note in notes:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
-    report.write_comparison(paths.COMPARISON, report.with_committed(committed), PUBLISHED.label)
+    metrics = report.with_committed(committed)
+    report.write_comparison(paths.COMPARISON, metrics, PUBLISHED.label, extras.with_extras(metrics))
     if (paths.EXTRAS / "metrics.parquet").exists():
         extras.update()
     claims.write()

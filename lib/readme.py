@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import claims, paths, published, results
+from lib import claims, extras, paths, published, report, results
 from lib.errors import UserError
 from lib.models import BASELINE, STOCHASTIC_MODELS
 from lib.tables import corrected_mean_error, plain_number
@@ -21,6 +21,8 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     total = score.loc[("total", "total")]
     n, seeds = int(total["n"]), comparison.groupby("dataset", sort=False)["n_seeds"].max()
     counts = ", ".join(f"{dataset} {count}" for dataset, count in seeds.items())
+    more = report.more_seeds(metrics, extras.with_extras(metrics), protocol)
+    more = more.replace("data/extras", "[data/extras](data/extras/README.md)") + " " if more else ""
     test = published.uniformity(metrics, protocol).set_index(["by", "name"]).loc[("total", "total")]
     lines = [
         f"Of the 252 published numbers, {n} are compared: **{int(total['minmax'])} lie inside the range of our seeds** "
@@ -28,7 +30,7 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         f"{int(total['central'])} of them between their 5 and 95 % quantiles ({total['central'] / n:.0%}; {total['expected_central']:.0%}). "
         "As a whole the published runs lie "
         f"{'as far out as our own seeds do' if test['p'] > 0.05 else 'further out than our own seeds do'} (randomisation test "
-        f"over (data set, model): p = {test['p']:.2f}). Seeds: {counts}. Every number, with its place among the seeds and, where it "
+        f"over (data set, model): p = {test['p']:.2f}). Seeds: {counts}. {more}Every number, with its place among the seeds and, where it "
         "is outside, the reason: [data/comparison/compare.md](data/comparison/compare.md). Inside the range, per model and data "
         "set (of 7 numbers each):",
         "",

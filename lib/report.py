@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -271,8 +272,24 @@ def diagnosis(metrics: pd.DataFrame, dataset: str, model: str, protocol: str) ->
     ])  # fmt: skip
 
 
-def comparison_page(metrics: pd.DataFrame, protocol: str) -> str:
-    """The page of all published numbers, Markdown."""
+def more_seeds(metrics: pd.DataFrame, more: pd.DataFrame, protocol: str) -> str:
+    """How many published numbers ``more`` results reach, where they have further seeds of a data set; "" if they have none."""
+    few, many = published.compare(metrics, protocol), published.compare(more, protocol)
+    seeds = many.groupby("dataset", sort=False)["n_seeds"].max()
+    grown = seeds[seeds > few.groupby("dataset", sort=False)["n_seeds"].max()]
+    if not len(grown):
+        return ""
+    total = published.score(many).iloc[-1]
+    counts = ", ".join(f"{dataset} {count}" for dataset, count in grown.items())
+    return (
+        f"With the further seeds of data/extras ({counts}) {total['minmax']} of {total['n']} are inside min–max "
+        f"({total['minmax'] / total['n']:.0%}; by chance {total['expected_minmax']:.0%}), {total['central']} of them inside 5–95 % "
+        f"({total['central'] / total['n']:.0%}; {total['expected_central']:.0%})."
+    )
+
+
+def comparison_page(metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | None = None) -> str:
+    """The page of all published numbers, Markdown; what ``more`` results reach, which have further seeds, comes second."""
     comparison = published.compare(metrics, protocol)
     parts = [
         "# The published numbers, one by one",
@@ -282,14 +299,24 @@ def comparison_page(metrics: pd.DataFrame, protocol: str) -> str:
         uniformity_table(metrics, protocol).to_markdown(),
         miss_table(comparison).to_markdown(),
     ]
+    if more is not None and (said := more_seeds(metrics, more, protocol)):
+        table = replace(score_table(published.compare(more, protocol)), name="score_more", title="With all seeds there are")
+        parts[3:3] = [said, table.to_markdown()]
     for dataset in published.DATASETS:
         table = number_table(comparison[comparison["dataset"] == dataset], f"numbers_{dataset}", f"Every number of {dataset}")
         parts += [f"## {dataset}", table.to_markdown()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str) -> list[Path]:
-    """Write ``compare.csv``, a row per published number, and the page ``compare.md``; return their paths."""
+def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | None = None) -> list[Path]:
+    """Write ``compare.csv``, a row per published number, and the page ``compare.md``; return their paths.
+
+    Args:
+        folder: takes both.
+        metrics: results, whose numbers the files hold.
+        protocol: of the results.
+        more: the results with further seeds, which the page counts as well.
+    """
     comparison = published.with_reasons(published.compare(metrics, protocol), published.load_reasons())
     if "where" in metrics:
         comparison["where"] = compare(metrics, protocol)["where"]
@@ -297,7 +324,7 @@ def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str) -> list
     with results.atomic(table) as path:
         comparison.to_csv(path, index=False, float_format="%.6g")
     with results.atomic(page) as path:
-        path.write_text(comparison_page(metrics, protocol), encoding="utf-8")
+        path.write_text(comparison_page(metrics, protocol, more), encoding="utf-8")
     return [table, page]
 
 

@@ -46,7 +46,7 @@ def test_readme_commands_exist():
 
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
     metrics = report.with_committed(paths.COMMITTED_RESULTS)
-    for path in report.write_comparison(tmp_path, metrics, "published"):
+    for path in report.write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
         assert path.read_text() == (paths.COMPARISON / path.name).read_text(), path.name
 
 

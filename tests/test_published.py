@@ -349,3 +349,14 @@ def test_the_page_and_the_file_hold_every_number(tmp_path):
     for number in published.load_published().itertuples():
         start = f"| {number.dataset} | {number.model} | {number.metric} | {number.printed} |"
         assert sum(line.startswith(start) for line in lines) == 1, start
+
+
+def test_the_page_counts_further_seeds_as_well(tmp_path):
+    few, many = perfect_seeds(3), perfect_seeds(5)
+    more = pd.concat([few[few["dataset"] != "ccpp"], many[many["dataset"] == "ccpp"]])
+    said = report.more_seeds(few, more, "published")
+    assert said.startswith("With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252")
+    assert report.more_seeds(few, few, "published") == ""
+    _, page = report.write_comparison(tmp_path, few, "published", more)
+    assert said in page.read_text() and "**With all seeds there are.**" in page.read_text()
+    assert "With all seeds" not in report.comparison_page(few, "published", few)
