@@ -77,7 +77,7 @@ def test_the_whole_study_has_every_run_of_the_paper_in_few_jobs(monkeypatch, tmp
     cells = [piece for piece in plan.pieces if piece.model != "TrainingMean"]
     assert sum(len(study.parse_seeds(piece.seeds)) for piece in cells) == 996
     assert len({piece.name for piece in plan.pieces}) == len(plan.pieces) <= 100
-    assert len(plan.notebooks) == 3 + 5 + 1 + 1 + 1 and plan.missing == ()
+    assert len(plan.notebooks) == 3 + 2 + 1 + 1 + 1 and plan.missing == ()
 
 
 def test_files_that_cannot_be_had_are_left_out_and_named(monkeypatch, tmp_path):
