@@ -59,7 +59,7 @@ def test_lock_suits_the_oldest_python_311_in_use():
     """Debian 12 has Python 3.11.2; a release may ask for a later patch version."""
     for name in locked():
         try:
-            needs = metadata.metadata(name)["Requires-Python"]
+            needs = metadata.metadata(name).get("Requires-Python")
         except metadata.PackageNotFoundError:
             continue
         if metadata.version(name).split("+")[0] == locked()[name]:
