@@ -17,8 +17,11 @@ _FEATURES = llvmlite.binding.get_host_cpu_features()
 if _FEATURES.get("avx512f") and not config.CPU_FEATURES:  # the compiler would use half of a vector
     config.CPU_FEATURES = f"{_FEATURES.flatten()},-prefer-256-bit"
 
-# Sums may be reordered and multiply-adds contracted; NaN and infinity keep their meaning.
-_compiled = njit(fastmath={"reassoc", "contract", "nsz", "arcp"}, error_model="numpy", cache=True)
+# How loops are compiled here and in lib. EXACT: multiply-adds may be contracted, nothing else is reordered. FAST: sums may be
+# reordered too. NaN and infinity keep their meaning in both.
+EXACT = {"fastmath": {"contract"}, "error_model": "numpy", "cache": True}
+FAST = {**EXACT, "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
+_compiled = njit(**FAST)
 _GROUP = 32  # standard deviations multiplied before a logarithm is taken
 
 

@@ -209,9 +209,9 @@ def _scores(metrics: pd.DataFrame, extra: Extra) -> str:
 def _initialisation(metrics: pd.DataFrame, label: str) -> str:
     """Published numbers inside the range of runs that differ in their order of examples and noise only, per model and data set."""
     comparison = published.compare(metrics, label)
-    inside = comparison["verdict"].ne(published.OUTSIDE)[comparison["n_seeds"] > 0]
-    by = comparison.assign(inside=inside).dropna(subset="inside")
-    counts = by.pivot_table(index="model", columns="dataset", values="inside", aggfunc="sum")
+    computed = comparison[comparison["n_seeds"] > 0]
+    inside = computed.assign(inside=computed["verdict"] != published.OUTSIDE)
+    counts = inside.pivot_table(index="model", columns="dataset", values="inside", aggfunc="sum")
     if not len(counts):
         return "Not computed."
     columns = [name for name in published.DATASETS if name in counts]

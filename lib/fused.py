@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from fdn_kernels import compiled
+from fdn_kernels.compiled import EXACT, FAST
 from lib.models import Network, Noise
 from lib.objectives import HomoscedasticGaussian, Likelihood
 from lib.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear, PointLinear
@@ -34,10 +35,6 @@ _EXAMPLES, _COLUMNS, _CACHED = 104, 6656, 416
 _POINT, _FREE, _LATENT, _INPUT, _PREVIOUS = range(5)  # where a layer's weight distribution comes from
 _KIND, _D_IN, _D_OUT, _HYPER, _SIGNAL, _PARAMETERS, _WEIGHTS, _HIDDEN, _INPUTS = range(9)  # columns of a table of layers; the last
 # four say where the layer begins among all parameters, sampled weights, units of hypernetworks, and inputs of layers
-
-# Sums may be reordered and multiply-adds contracted; NaN and infinity keep their meaning.
-_OPTIONS = {"fastmath": {"reassoc", "contract", "nsz", "arcp"}, "error_model": "numpy", "cache": True}
-_EXACT = {"fastmath": {"contract"}, "error_model": "numpy", "forceinline": True, "cache": True}
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # ln 2 in two parts, the first with 20 zeros at its end
 _ROUND = 1.5 * 2.0**52  # added to a number, it leaves the nearest integer in the last bits
@@ -52,7 +49,7 @@ _ARTANH = (
 )  # fmt: skip
 
 
-@njit(**_EXACT)
+@njit(forceinline=True, **EXACT)
 def _exp_minus(t):
     """e^-t for t >= 0, not below e^-708, without branches: 2^k times a polynomial."""
     t = -(708.0 if t > 708.0 else t)
@@ -65,7 +62,7 @@ def _exp_minus(t):
     return np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52)).view(np.float64)
 
 
-@njit(**_EXACT)
+@njit(forceinline=True, **EXACT)
 def _soft(rho, e):
     """softplus(rho) = max(rho, 0) + ln(1 + e) with e = e^-|rho|; NaN stays NaN."""
     s = e / (2 + e)  # ln(1 + e) = 2 artanh(s)
@@ -75,7 +72,7 @@ def _soft(rho, e):
     return (0.0 if rho < 0 else rho) + p * s
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _softplus(rho, slope, floor):
     """sigma = floor + softplus(rho) in place of rho and, where slope has a size, slope = dsigma/drho; flat arrays."""
     if slope.size:
@@ -88,7 +85,7 @@ def _softplus(rho, slope, floor):
             rho[b] = floor + _soft(rho[b], _exp_minus(abs(rho[b])))
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _affine(w, bias, x, out):
     """out = w x + bias, w flat (d_out d_in)."""
     if len(x) > 1:
@@ -102,7 +99,7 @@ def _affine(w, bias, x, out):
                 out[o, b] = w[o] * x[0, b] + bias[o]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _combine(w, at, bias, x, n, out):
     """out = bias + sum of w[at + i] x[i] over i < n, (B,); six terms for each time the sum is read and written."""
     for i in range(0, n, 6):
@@ -126,7 +123,7 @@ def _combine(w, at, bias, x, n, out):
                 out[b] += w0 * x[i, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _affine_backward(w, x, grad_out, grad_w, grad_bias, need_x, grad_x):
     """Sets the gradients of w and bias, and adds that of x."""
     d_in, batch = x.shape
@@ -146,14 +143,14 @@ def _affine_backward(w, x, grad_out, grad_w, grad_bias, need_x, grad_x):
                 grad_x[i, b] += weight * grad_out[o, b]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _relu(x):
     for i in range(x.shape[0]):
         for b in range(x.shape[1]):
             x[i, b] = 0.0 if x[i, b] < 0 else x[i, b]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _relu_backward(x, scale, grad):
     """Gradient before a ReLU (and dropout, whose kept units were multiplied by ``scale``) from that after it, in place."""
     for i in range(x.shape[0]):
@@ -161,13 +158,13 @@ def _relu_backward(x, scale, grad):
             grad[i, b] = 0.0 if x[i, b] <= 0 else grad[i, b] * scale
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _rows(p, n, d_out):
     """Output rows of a hypernetwork that hold mean and rho of parameter p; n of the P are weights."""
     return (p, n + p) if p < n else (n + p, n + p + d_out)
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _distribution(w, bias, z, d_out, floor, outputs, slope):
     """A layer's weights: outputs w z + bias of its hypernetwork, w flat (2P h), in (2P, B), with sigma in place of rho.
 
@@ -182,7 +179,7 @@ def _distribution(w, bias, z, d_out, floor, outputs, slope):
     _softplus(outputs[rows - d_out :].reshape(-1), slope[n:].reshape(-1), floor)
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _sample_fdn(outputs, eps, a, at, out):
     """out = W a + b with (W, b) = mean + sigma eps from :func:`_distribution`, for as many columns from ``at`` on as it has."""
     d_in, d_out, batch = a.shape[0], out.shape[0], outputs.shape[1]
@@ -204,7 +201,7 @@ def _sample_fdn(outputs, eps, a, at, out):
                 out[o, at + b] += (outputs[m, b] + outputs[s, b] * e) * a[d_in - 1, at + b]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _sample_fdn_backward(
     grad_out, kl_weight, precision, w, z, a, eps, outputs, slope, need_a, grad_outputs, grad_w, grad_bias, grad_z, grad_a
 ):
@@ -233,7 +230,7 @@ def _sample_fdn_backward(
     np.dot(w.reshape(2 * slope.shape[0], h).T, grad_outputs, grad_z)
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _hypernet_parts(parameters, at, signal, h, n_outputs):
     """Hidden weight and bias, output weight and bias, flat, from where a hypernetwork begins."""
     one = at + h * signal
@@ -241,7 +238,7 @@ def _hypernet_parts(parameters, at, signal, h, n_outputs):
     return parameters[at:one], parameters[one:two], parameters[two:three], parameters[three : three + n_outputs]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _sample_global(layer, parameters, eps, exponential, floor, z, mean, scale, slope, theta):
     """theta = mean + scale eps of a layer whose weights are the same for all examples; z (h, 1)."""
     p, d_out, at = theta.size, layer[_D_OUT], layer[_PARAMETERS]
@@ -269,7 +266,7 @@ def _sample_global(layer, parameters, eps, exponential, floor, z, mean, scale, s
         theta[q] = mean[q] + scale[q] * eps[q]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _sample_global_backward(layer, parameters, grad_theta, beta, precision, eps, z, mean, scale, slope, grad):
     """Sets the gradients of the layer's parameters in grad."""
     p, d_out, at = grad_theta.size, layer[_D_OUT], layer[_PARAMETERS]
@@ -296,7 +293,7 @@ def _sample_global_backward(layer, parameters, grad_theta, beta, precision, eps,
     grad[at : at + signal] = grad_latent[:, 0]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _clip(grad, limit):
     total = 0.0
     for i in range(grad.size):
@@ -307,7 +304,7 @@ def _clip(grad, limit):
             grad[i] *= factor
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _adam(parameters, grad, first, second, step, rate):
     """Adam with beta = (0.9, 0.999) and epsilon = 1e-8 (Kingma and Ba, 2015, algorithm 1)."""
     size, root = rate / (1 - 0.9**step), math.sqrt(1 - 0.999**step)
@@ -317,7 +314,7 @@ def _adam(parameters, grad, first, second, step, rate):
         parameters[i] -= size * first[i] / (math.sqrt(second[i]) / root + 1e-8)
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, prior_scale, clip, rate, step, first, second, grads):
     """The gradient of every replicate, (R, n), and, for step > 0, an update of flat (R, n) and Adam's moments.
 
@@ -412,7 +409,7 @@ def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, pri
             _adam(parameters, grad, first[r], second[r], step, rate)
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _draw(layers, parameters, x, eps, floor, y):
     """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out). What no draw changes is computed once.
 
@@ -476,7 +473,7 @@ def _draw(layers, parameters, x, eps, floor, y):
                         y[k + j, start + b, o] = after[o, j * block + b]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _hypernet(layer, parameters, signal):
     """Output weight, flat, and bias of a layer's hypernetwork, and its hidden activations (h, B) at signals (d, B)."""
     n_outputs = 2 * layer[_D_OUT] * (layer[_D_IN] + 1)
@@ -489,7 +486,7 @@ def _hypernet(layer, parameters, signal):
     return w, bias, z
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _first_layer_terms(outputs, x, terms):
     """Of each output: its mean, then the spreads that its bias and weights bring, which noise multiplies; (d_out, 2 + d_in, B)."""
     (d_in, batch), d_out = x.shape, terms.shape[0]
@@ -504,7 +501,7 @@ def _first_layer_terms(outputs, x, terms):
                 terms[o, 2 + i, b] = outputs[n + m, b] * x[i, b]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _sample_previous(w, bias, z, a, eps, floor, out):
     """:func:`_distribution` and :func:`_sample_fdn` in one: the columns of z, a and out are those of draws, one after the other."""
     d_in, h, d_out, draws = a.shape[0], z.shape[0], out.shape[0], len(eps)
@@ -527,7 +524,7 @@ def _sample_previous(w, bias, z, a, eps, floor, out):
                         out[o, b] += (mean[b] + rho[b] * e) * a[i, b]
 
 
-@njit(**_OPTIONS)
+@njit(**FAST)
 def _draw_weights(layers, parameters, eps, exponential, floor, theta):
     """Draws of a network's weights that are the same for all examples: eps to theta, (K, all P)."""
     last = layers[-1]

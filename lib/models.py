@@ -35,7 +35,7 @@ class Noise(NamedTuple):
     masks: tuple[Tensor | Dropped | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
 
     def to(self, device: torch.device) -> Noise:
-        """The same numbers on a device; masks that are drawn when they are used, stay on the host."""
+        """The same numbers on a device; masks that are drawn when they are used stay on the host."""
         if device.type == "cpu":
             return self
         eps = tuple(None if e is None else to_device(e, device) for e in self.eps)

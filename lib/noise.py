@@ -13,7 +13,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-import fdn_kernels.compiled  # noqa: F401 (it has the compiler use whole vectors)
+from fdn_kernels.compiled import EXACT
 
 PURPOSES = ("init", "shuffle", "train", "validate", "test")
 
@@ -24,9 +24,8 @@ def seed_sequence(dataset: str, model: str, seed: int, purpose: str, member: int
     return np.random.SeedSequence([seed, *names, PURPOSES.index(purpose), member])
 
 
-# Multiply-adds may be contracted; nothing else is reordered. Best polynomials, their coefficients from the highest power on:
+# Best polynomials, their coefficients from the highest power on:
 # 2 artanh(s) / s in s^2 for s^2 <= 0.0295; sin(r) / r and cos(r) in r^2 for |r| <= pi / 4; relative errors below 1e-16.
-_OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "cache": True}
 _ARTANH = tuple(2 / n for n in range(21, 0, -2))
 _SIN = (
     1.5894136388404916e-10, -2.5050705846729523e-08, 2.755731329901784e-06, -1.984126982840214e-04, 8.333333333320002e-03,
@@ -39,7 +38,7 @@ _COS = (
 _FRACTION, _ONE, _SQRT_HALF = np.int64((1 << 52) - 1), np.int64(0x3FF0000000000000), np.int64(0x3FE6A09E667F3BCD)  # bits of float64
 
 
-@njit(forceinline=True, **_OPTIONS)
+@njit(forceinline=True, **EXACT)
 def _log(x):
     """ln x for positive normal finite x: k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [sqrt(1/2), sqrt(2))."""
     bits = np.float64(x).view(np.int64) + (_ONE - _SQRT_HALF)
@@ -52,7 +51,7 @@ def _log(x):
     return k * math.log(2) + s * p
 
 
-@njit(**_OPTIONS)
+@njit(**EXACT)
 def _normal(words, out):
     """Standard normal numbers from as many (an even number of) 64-bit words: Box and Muller's transform, 53 bits each."""
     n = out.size // 2
@@ -73,7 +72,7 @@ def _normal(words, out):
         out[n + i] = radius * (-y if q & 2 else y)
 
 
-@njit(**_OPTIONS)
+@njit(**EXACT)
 def _alias(words, table, out):
     """Draws from 256 outcomes by Walker's method, from 32-bit words: 8 bits choose a column, 24 one of its two outcomes."""
     for i in range(out.size):

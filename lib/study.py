@@ -31,7 +31,6 @@ SEEDS = {"step": "0:20", "sine": "0:20", "quad": "0:20", "airfoil": "0:100", "cc
 SNAKEFILE = paths.ROOT / "workflow" / "Snakefile"
 PROFILES = paths.ROOT / "workflow" / "profiles"
 PLAN, SAID = Path("workflow", "plan.json"), Path("workflow", "snakemake.log")
-NOTEBOOK_SEEDS = 50  # shown by one executed notebook: those of a block of cells
 OVERVIEW = "05_figures_and_tables"
 PRODUCTS = {"collect": "metrics.parquet", "tables": "tables", "figures": "figures", "compare": "compare.txt"}
 
@@ -127,8 +126,8 @@ def plan(
                 blocks = [experiment.Block(dataset, model, settings, tuple(seeds[name]))]
             pieces += [Piece(name, model, findings.seed_ranges(block.seeds), block.cost) for block in blocks]
         source = "03_toy" if name in data.TOY else "04_uci"
-        for i in range(0, len(seeds[name]), NOTEBOOK_SEEDS):
-            shown = findings.seed_ranges(seeds[name][i : i + NOTEBOOK_SEEDS])
+        for i in range(0, len(seeds[name]), experiment.BLOCK_SEEDS):  # a notebook for each block
+            shown = findings.seed_ranges(seeds[name][i : i + experiment.BLOCK_SEEDS])
             parameters = {"dataset": name, "models": ",".join(models), "seeds": shown}
             parameters |= {"protocol": protocol, "epochs": epochs or 0}
             notebooks.append(Notebook(f"{source}-{name}-{shown}", source, parameters))

@@ -12,7 +12,7 @@ import torch
 from lib import experiment, fused
 from lib.fused import FusedStep
 from lib.models import MODEL_NAMES, ModelSpec, build_network, model_spec
-from lib.noise import Streams, seed_sequence
+from lib.noise import Streams, _log, seed_sequence
 from lib.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_elbo
 from lib.protocol import AS_WRITTEN, PUBLISHED
 from lib.stacking import Stack
@@ -164,6 +164,22 @@ def test_softplus_is_exact_to_rounding(floor):
     without = rho.copy()
     fused._softplus(without, np.empty(0), floor)
     np.testing.assert_allclose(without, found, rtol=1e-15)
+
+
+def test_exponential_and_logarithm():
+    x = np.concatenate([np.linspace(-700, 700, 100_001), np.linspace(-1, 1, 1001)])
+    exp, log = np.vectorize(fused._exp_minus), np.vectorize(_log)
+    np.testing.assert_allclose(exp(abs(x)), np.exp(-abs(x)), rtol=5e-16)
+    u = np.concatenate([np.exp(x), 1 + np.exp(np.linspace(-40, 40, 10_001)), np.linspace(0.4, 3, 10_001)])
+    np.testing.assert_allclose(log(u), np.log(u), rtol=1e-15, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", ["IC-FDNet", "LP-FDNet"])
+def test_no_floor_is_needed(name):
+    protocol = replace(PUBLISHED, floor=0.0)
+    stack, x, y, noise = _setting(name, None, (2,), 9, 2, protocol)
+    found, expected = FusedStep(stack, protocol).gradient(x, y, noise, 0.3), _gradient(stack, x, y, noise, 0.3)
+    torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_softplus_at_the_ends():
