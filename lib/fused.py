@@ -315,19 +315,23 @@ def _adam(parameters, grad, first, second, step, rate):
 
 
 @njit(**FAST)
-def _train(layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, prior_scale, clip, rate, step, first, second, grads):
+def _train(
+    layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, prior_scale, clip, rate, step, first, second, grads, work
+):
     """The gradient of every replicate, (R, n), and, for step > 0, an update of flat (R, n) and Adam's moments.
 
     x (R' or R, B, d) and y (R' or R, B), where R' divides R and consecutive replicates share them; eps (R, all P), keep
-    (R, hidden units, B) or empty; clip <= 0: none.
+    (R, hidden units, B) or empty; clip <= 0: none; work: 5 numbers for every weight and example of an FDN, else 5.
     """
     n_layers, batch = len(layers), x.shape[1]
     last = layers[-1]
     n_weights = last[_WEIGHTS] + last[_D_OUT] * (last[_D_IN] + 1)
     conditioned = layers[0, _KIND] >= _INPUT
     n_rows, columns = (n_weights, batch) if conditioned else (1, 1)
-    outputs, slope = np.empty((2 * n_rows, columns)), np.empty((n_rows, columns))
-    grad_outputs, grad_z = np.empty((2 * n_rows, columns)), np.empty((max(layers[:, _HYPER]), columns))
+    size = n_rows * columns
+    outputs, slope = work[: 2 * size].reshape(2 * n_rows, columns), work[2 * size : 3 * size].reshape(n_rows, columns)
+    grad_outputs = work[3 * size : 5 * size].reshape(2 * n_rows, columns)
+    grad_z = np.empty((max(layers[:, _HYPER]), columns))
     means, scales, slopes, theta = np.empty(n_weights), np.empty(n_weights), np.empty(n_weights), np.empty(n_weights)
     grad_theta = np.empty(n_weights)
     z = np.empty((last[_HIDDEN] + last[_HYPER], columns))
@@ -610,6 +614,7 @@ class FusedStep:
         self.flat = stack.flat.detach().view(-1, stack.flat.shape[-1]).numpy()  # (R, n), the stack's own memory
         self.moments = np.zeros_like(self.flat), np.zeros_like(self.flat)
         self.grad = np.empty_like(self.flat)
+        self.work = np.empty(0)  # kept: fresh pages for the weights of every example cost more than computing with them
         self.protocol, self.dropout, self.steps = protocol, stack.network.dropout, 0
         self.exponential = getattr(stack.network.layers[0], "scale", "softplus") == "exp"
 
@@ -648,7 +653,10 @@ class FusedStep:
         masks = [m.mT.reshape(r, -1, batch) for m in noise.masks if m is not None]
         keep = torch.cat(masks, 1) if masks else torch.empty(0, 0, 0, dtype=torch.bool)
         arrays = x.reshape(-1, *x.shape[-2:]), y.reshape(-1, batch), eps.double(), keep
+        size = 5 * (eps.shape[1] * batch if self.layers[0, _KIND] >= _INPUT else 1)
+        self.work = self.work if self.work.size >= size else np.empty(size)
         _train(
             self.layers, self.flat, *(t.contiguous().numpy() for t in arrays), beta, float(self.dropout), self.exponential,
-            p.floor, p.prior_scale, -1.0 if p.clip_norm is None else p.clip_norm, p.learning_rate, step, *self.moments, self.grad,
+            p.floor, p.prior_scale, -1.0 if p.clip_norm is None else p.clip_norm, p.learning_rate, step, *self.moments,
+            self.grad, self.work,
         )  # fmt: skip

@@ -38,8 +38,7 @@ def measure(quick: bool = False) -> pd.DataFrame:
     - ``prediction exponent``: slope of log time against log K (or log M) over all sizes.
     - ``step``: a training step (batch 64, K = 1, step task) in units of MLPNet's.
     - ``width``: a training step with two hidden layers of ``size`` units, in units of the smallest size; ``width
-      exponent`` over the largest three sizes, and ``parameter exponent`` of the parameter count over the same. Above 200
-      units the op works in blocks to save memory, at a constant factor of its own, so that the sizes end there.
+      exponent`` over the largest three sizes, and ``parameter exponent`` of the parameter count over the same.
     - ``examples``: an epoch on ``size`` training points, in units of the smallest size; ``examples exponent``.
 
     "MLPNet of the FDN's width" has the 24 hidden units of LP-FDNet instead of the same number of parameters.
@@ -160,13 +159,12 @@ def _steps(dataset: Dataset, quick: bool) -> list[tuple]:
 
 
 def _widths(dataset: Dataset, quick: bool) -> list[tuple]:
-    widths = (16, 32, 64) if quick else (16, 32, 64, 128, 192)
-    few = replace(dataset, x_train=dataset.x_train[:256], y_train=dataset.y_train[:256])  # four steps
+    widths = (16, 32, 64) if quick else (16, 32, 64, 128, 256)
     specs = {}
     for name in SINGLE:
         spec = model_spec(name, 1, TIMED)
         specs |= {(name, d): replace(spec, hidden=(d, d)) for d in widths}
-    seconds = interleaved({key: _training(spec, few) for key, spec in specs.items()}, 1 if quick else 5)
+    seconds = interleaved({key: _training(spec, dataset) for key, spec in specs.items()}, 1 if quick else 5)
     counts = {key: count_parameters(spec, 1, TIMED) for key, spec in specs.items()}
     largest = [key for key in specs if key[1] in widths[-3:]]
     return [

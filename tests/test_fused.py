@@ -64,6 +64,17 @@ def test_members_may_share_their_minibatches():
     torch.testing.assert_close(FusedStep(stack, PUBLISHED).gradient(x, y, noise, 0.3).view_as(expected), expected)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_one_workspace_serves_minibatches_of_all_sizes(name):
+    stack, *_ = _setting(name, (4, 3), (2,), 1, 1, PUBLISHED)
+    take_step, work = FusedStep(stack, PUBLISHED), []
+    for batch in (64, 17, 65, 64, 1):
+        _, x, y, noise = _setting(name, (4, 3), (2,), batch, 1, PUBLISHED)
+        torch.testing.assert_close(take_step.gradient(x, y, noise, 0.3).view_as(stack.flat), _gradient(stack, x, y, noise, 0.3))
+        work.append(take_step.work)
+    assert work[0] is work[1] and work[2] is work[3] is work[4]  # fresh memory is as slow as the step itself
+
+
 @pytest.mark.parametrize("name", ["BayesNet", "GaussHyperNet", "IC-FDNet", "LP-FDNet"])
 @pytest.mark.parametrize("hidden", [None, (1,), (4, 3)])
 @pytest.mark.parametrize("protocol", [PUBLISHED, SOFTPLUS], ids=["published", "softplus"])
