@@ -39,6 +39,12 @@ class Extra:
     seeds: str = "0:5"
     beside: tuple[str, ...] = ()  # models shown beside it, from the main results
 
+    def holds(self, dataset: str, model: str, protocol: str, seeds: Sequence[int]) -> bool:
+        """Whether it asks for one of these cells."""
+        labels = [one.label for one in self.protocols]
+        known = dataset in self.datasets and model in self.models and protocol in labels
+        return known and not set(parse_seeds(self.seeds)).isdisjoint(seeds)
+
 
 def _changes(**settings: Sequence[object]) -> tuple[Protocol, ...]:
     return tuple(replace(PUBLISHED, **dict(zip(settings, values))) for values in product(*settings.values()))
@@ -55,6 +61,8 @@ EXTRAS = (
     ),
     Extra("more-seeds", "CCPP and energy with 20 seeds in place of three.", ("ccpp", "energy"), STOCHASTIC_MODELS,
           (PUBLISHED,), "3:20"),
+    Extra("hundred-seeds", "Every task with as many seeds as airfoil has.", ("step", "sine", "quad", "ccpp", "energy"),
+          STOCHASTIC_MODELS, (PUBLISHED,), "20:100"),
     Extra("initialisation", "Do runs look like the published one if they start from the parameters that torch draws for its seed?",
           published.DATASETS, STOCHASTIC_MODELS, _changes(initialisation=("published",))),
     Extra(
@@ -102,7 +110,7 @@ def write(out: Path, folder: Path | None = None) -> list[Path]:
     with results.atomic(written[0]) as path:
         used.to_parquet(path, index=False)
     with results.atomic(written[1]) as path:
-        _times(out, wanted).to_csv(path, index=False)
+        _times(out).to_csv(path, index=False)
     return [*written, update(folder)]
 
 
@@ -116,16 +124,17 @@ def update(folder: Path | None = None) -> Path:
     return target
 
 
-def _times(out: Path, wanted: Sequence[tuple[str, str, str]]) -> pd.DataFrame:
-    """Seconds and number of seeds of every block, summed per (dataset, model, protocol)."""
+def _times(out: Path) -> pd.DataFrame:
+    """Seconds and number of seeds of every block, summed per (group, dataset, model, protocol)."""
     rows = []
     for path in sorted(out.glob("sidecar/*/*/*/*.json")):
         protocol, dataset, model, _ = path.relative_to(out / "sidecar").parts
-        if (dataset, model, protocol) in wanted:
-            content = json.loads(path.read_text())
-            rows.append((dataset, model, protocol, len(content["seeds"]), content["seconds"]["total"]))
-    frame = pd.DataFrame(rows, columns=["dataset", "model", "protocol", "seeds", "seconds"])
-    return frame.groupby(["dataset", "model", "protocol"], as_index=False, sort=True).sum().round(1)
+        content = json.loads(path.read_text())
+        group = next((extra.name for extra in EXTRAS if extra.holds(dataset, model, protocol, content["seeds"])), None)
+        if group:
+            rows.append((group, dataset, model, protocol, len(content["seeds"]), content["seconds"]["total"]))
+    frame = pd.DataFrame(rows, columns=["group", "dataset", "model", "protocol", "seeds", "seconds"])
+    return frame.groupby(["group", "dataset", "model", "protocol"], as_index=False, sort=True).sum().round(1)
 
 
 def pool(committed: Path | None = None, folder: Path | None = None) -> pd.DataFrame:
@@ -148,7 +157,7 @@ def with_extras(metrics: pd.DataFrame, folder: Path | None = None) -> pd.DataFra
 
 def page(metrics: pd.DataFrame, times: pd.DataFrame) -> str:
     """The page as Markdown: every group's medians beside those of the published protocol with the same seeds."""
-    seconds = times.set_index(["dataset", "model", "protocol"])["seconds"]
+    seconds = times.groupby("group")["seconds"].sum()
     parts = [
         "# Beyond the published tables",
         "Written by `fdn extras`, which computes what is missing of these runs. Where a group changes the protocol, its seeds "
@@ -156,10 +165,10 @@ def page(metrics: pd.DataFrame, times: pd.DataFrame) -> str:
     ]
     for extra in EXTRAS:
         labels = [protocol.label for protocol in extra.protocols]
-        taken = seconds[seconds.index.isin(list(product(extra.datasets, extra.models, labels)))].sum()
+        taken = seconds.get(extra.name, 0.0)
         parts.append(f"## {extra.name}\n\n{extra.question} `fdn extras --only {extra.name}`, {taken / 60:.1f} minutes.")
-        if extra.name == "more-seeds":
-            parts += [_more_seeds(metrics, extra), _scores(metrics, extra)]
+        if extra.name in ("more-seeds", "hundred-seeds"):
+            parts.append(_more_seeds(metrics, extra))
             continue
         if extra.name == "initialisation":
             parts.append(_initialisation(metrics, labels[0]))
@@ -187,23 +196,18 @@ def _reached(metrics: pd.DataFrame) -> str:
 
 
 def _more_seeds(metrics: pd.DataFrame, extra: Extra) -> str:
-    first = parse_seeds(extra.seeds)[0]
-    lines = []
-    for what, seeds in ((f"the first {first} seeds", metrics["seed"] < first), ("all seeds", metrics["seed"] >= 0)):
-        score = published.score(published.compare(metrics[seeds])).set_index(["by", "name"])
-        for dataset in extra.datasets:
-            row = score.loc[("dataset", dataset)]
-            lines.append(
-                f"- **{dataset}**, {what}: {row['minmax']:.0f} of {row['n']:.0f} published numbers inside the range, where "
-                f"chance gives {row['expected_minmax'] * row['n']:.0f}."
-            )
-    return "\n".join(lines)
-
-
-def _scores(metrics: pd.DataFrame, extra: Extra) -> str:
-    comparison = published.compare(metrics)
-    shown = comparison[comparison["dataset"].isin(extra.datasets)]
-    return report.number_table(shown, "more_seeds", "Every number with all seeds").to_markdown()
+    """Published numbers inside the range of the seeds before the group's own, and of those with them, per data set."""
+    seeds = parse_seeds(extra.seeds)
+    counts = [seeds[0], seeds[-1] + 1]
+    scores = [published.score(published.compare(metrics[metrics["seed"] < n])).set_index(["by", "name"]) for n in counts]
+    rows = []
+    for dataset in extra.datasets:
+        cells = [score.loc[("dataset", dataset)] for score in scores]
+        shown = [(f"{c['minmax']:.0f}", f"{c['expected_minmax'] * c['n']:.0f}") if c["n"] else (DASH, DASH) for c in cells]
+        rows.append((dataset, str(int(cells[-1]["n"])), *shown[0], *shown[1]))
+    caption = "By chance: if the published run were simply one more seed."
+    columns = ("Data set", "Numbers", *(head for n in counts for head in (f"Inside with {n} seeds", "By chance")))
+    return Table(extra.name, "Published numbers inside the range of our seeds", caption, columns, tuple(rows), "lrrrrr").to_markdown()
 
 
 def _initialisation(metrics: pd.DataFrame, label: str) -> str:

@@ -300,8 +300,13 @@ def comparison_page(metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | N
         miss_table(comparison).to_markdown(),
     ]
     if more is not None and (said := more_seeds(metrics, more, protocol)):
-        table = replace(score_table(published.compare(more, protocol)), name="score_more", title="With all seeds there are")
-        parts[3:3] = [said, table.to_markdown()]
+        many = published.compare(more, protocol)
+        tables = [
+            replace(score_table(many), name="score_more", title="How many are reached with all seeds there are"),
+            replace(uniformity_table(more, protocol), name="uniformity_more", title="The same test with all seeds there are"),
+            number_table(misses(many), "misses_more", "Outside the range of all seeds"),
+        ]
+        parts += ["## With further seeds", said, *(table.to_markdown() for table in tables)]
     for dataset in published.DATASETS:
         table = number_table(comparison[comparison["dataset"] == dataset], f"numbers_{dataset}", f"Every number of {dataset}")
         parts += [f"## {dataset}", table.to_markdown()]

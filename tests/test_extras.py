@@ -53,8 +53,9 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     metrics, times, page = extras.write(out, folder)
     kept = pd.read_parquet(metrics)
     assert set(zip(kept["model"], kept["protocol"])) == {("IC-FDNet", changed), ("LP-FDNet", changed), ("MLPNet", "published")}
-    seconds = pd.read_csv(times).set_index(["dataset", "model", "protocol"])
-    assert list(seconds.loc[("step", "MLPNet", "published")]) == [2, 1.2]
+    seconds = pd.read_csv(times).set_index(["group", "dataset", "model", "protocol"])
+    assert list(seconds.loc[("deterministic", "step", "MLPNet", "published")]) == [2, 1.2]
+    assert set(seconds.index.get_level_values("group")) == {"deterministic", "beta"}
     text = page.read_text()
     beta = text.split("## beta")[1].split("## ")[0]
     row = next(line for line in beta.splitlines() if line.startswith(f"| LP-FDNet | `{changed}`"))
@@ -62,6 +63,23 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     assert "| LP-FDNet | `published` | 2 |" in beta  # the same seeds, not all three
     assert "| MLPNet | `published` | 2 |" in text.split("## deterministic")[1].split("## ")[0]
     assert extras.update(folder).read_text() == text
+
+
+def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
+    main, out, folder = tmp_path / "main", tmp_path / "out", tmp_path / "extras"
+    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
+    published_rows = published.load_published().query("dataset == 'step' and model == 'BayesNet'")
+    numbers = published_rows.set_index("metric")["published"]
+    for place, seeds, factor in ((main, [0, 1, 2], 2.0), (out, [25, 30], 0.5)):
+        frame = write_results(place, ["step"], ["BayesNet"], seeds)
+        for metric in published.METRICS:  # all seeds on one side, but for AURC with the further ones
+            frame[metric] = numbers[metric] * (factor if metric == "aurc" else 2.0)
+        frame.to_parquet(place / "metrics.parquet")
+    _, times, page = extras.write(out, folder)
+    assert pd.read_csv(times)[["group", "seeds"]].values.tolist() == [["hundred-seeds", 2]]
+    text = page.read_text().split("## hundred-seeds")[1].split("## ")[0]
+    assert "Inside with 20 seeds" in text and "Inside with 100 seeds" in text
+    assert "| step | 7 | 0 | 4 | 1 | 5 |" in text  # chance: 7 (3 - 1) / (3 + 1) and 7 (5 - 1) / (5 + 1)
 
 
 def test_main_results_come_before_the_extras(tmp_path, monkeypatch):

@@ -358,5 +358,5 @@ def test_the_page_counts_further_seeds_as_well(tmp_path):
     assert said.startswith("With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252")
     assert report.more_seeds(few, few, "published") == ""
     _, page = report.write_comparison(tmp_path, few, "published", more)
-    assert said in page.read_text() and "**With all seeds there are.**" in page.read_text()
-    assert "With all seeds" not in report.comparison_page(few, "published", few)
+    assert said in page.read_text() and "**How many are reached with all seeds there are.**" in page.read_text()
+    assert "all seeds there are" not in report.comparison_page(few, "published", few)
