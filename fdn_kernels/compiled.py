@@ -18,9 +18,11 @@ if _FEATURES.get("avx512f") and not config.CPU_FEATURES:  # the compiler would u
     config.CPU_FEATURES = f"{_FEATURES.flatten()},-prefer-256-bit"
 
 # How loops are compiled here and in lib. EXACT: multiply-adds may be contracted, nothing else is reordered. FAST: sums may be
-# reordered too. NaN and infinity keep their meaning in both.
+# reordered too. NaN and infinity keep their meaning in both. INNER: for loops that others call, made part of these: as functions of
+# their own they round differently in the process that compiles them than in those that find them compiled.
 EXACT = {"fastmath": {"contract"}, "error_model": "numpy", "cache": True}
 FAST = {**EXACT, "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
+INNER = {**FAST, "forceinline": True}
 _compiled = njit(**FAST)
 _GROUP = 32  # standard deviations multiplied before a logarithm is taken
 
@@ -147,7 +149,7 @@ def mlp(theta, widths, x, y):
                     at += d_out * (d_in + 1)
 
 
-@_compiled
+@njit(**INNER)
 def _weighted_sum(w, at, bias, x, n, out):
     """out = bias + sum of w[at + i] x[i] over i < n, (B,); four terms for each time the sum is read and written."""
     first = 4 if n > 3 else 1
@@ -168,7 +170,7 @@ def _weighted_sum(w, at, bias, x, n, out):
             out[b] += v * x[i, b]
 
 
-@_compiled
+@njit(**INNER)
 def _units_and_output(theta, d_in, width, x, out):
     """A layer of ReLUs and the one output after it, (B,), from the parameters of both; x has at least d_in + 1 rows, the last 0.
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from fdn_kernels import compiled
-from fdn_kernels.compiled import EXACT, FAST
+from fdn_kernels.compiled import EXACT, FAST, INNER
 from lib.models import Network, Noise
 from lib.objectives import HomoscedasticGaussian, Likelihood
 from lib.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear, PointLinear
@@ -72,7 +72,7 @@ def _soft(rho, e):
     return (0.0 if rho < 0 else rho) + p * s
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _softplus(rho, slope, floor):
     """sigma = floor + softplus(rho) in place of rho and, where slope has a size, slope = dsigma/drho; flat arrays."""
     if slope.size:
@@ -85,7 +85,7 @@ def _softplus(rho, slope, floor):
             rho[b] = floor + _soft(rho[b], _exp_minus(abs(rho[b])))
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _affine(w, bias, x, out):
     """out = w x + bias, w flat (d_out d_in)."""
     if len(x) > 1:
@@ -99,7 +99,7 @@ def _affine(w, bias, x, out):
                 out[o, b] = w[o] * x[0, b] + bias[o]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _combine(w, at, bias, x, n, out):
     """out = bias + sum of w[at + i] x[i] over i < n, (B,); six terms for each time the sum is read and written."""
     for i in range(0, n, 6):
@@ -123,7 +123,7 @@ def _combine(w, at, bias, x, n, out):
                 out[b] += w0 * x[i, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _affine_backward(w, x, grad_out, grad_w, grad_bias, need_x, grad_x):
     """Sets the gradients of w and bias, and adds that of x."""
     d_in, batch = x.shape
@@ -143,14 +143,14 @@ def _affine_backward(w, x, grad_out, grad_w, grad_bias, need_x, grad_x):
                 grad_x[i, b] += weight * grad_out[o, b]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _relu(x):
     for i in range(x.shape[0]):
         for b in range(x.shape[1]):
             x[i, b] = 0.0 if x[i, b] < 0 else x[i, b]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _relu_backward(x, scale, grad):
     """Gradient before a ReLU (and dropout, whose kept units were multiplied by ``scale``) from that after it, in place."""
     for i in range(x.shape[0]):
@@ -158,13 +158,13 @@ def _relu_backward(x, scale, grad):
             grad[i, b] = 0.0 if x[i, b] <= 0 else grad[i, b] * scale
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _rows(p, n, d_out):
     """Output rows of a hypernetwork that hold mean and rho of parameter p; n of the P are weights."""
     return (p, n + p) if p < n else (n + p, n + p + d_out)
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _distribution(w, bias, z, d_out, floor, outputs, slope):
     """A layer's weights: outputs w z + bias of its hypernetwork, w flat (2P h), in (2P, B), with sigma in place of rho.
 
@@ -179,7 +179,7 @@ def _distribution(w, bias, z, d_out, floor, outputs, slope):
     _softplus(outputs[rows - d_out :].reshape(-1), slope[n:].reshape(-1), floor)
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _sample_fdn(outputs, eps, a, at, out):
     """out = W a + b with (W, b) = mean + sigma eps from :func:`_distribution`, for as many columns from ``at`` on as it has."""
     d_in, d_out, batch = a.shape[0], out.shape[0], outputs.shape[1]
@@ -201,7 +201,7 @@ def _sample_fdn(outputs, eps, a, at, out):
                 out[o, at + b] += (outputs[m, b] + outputs[s, b] * e) * a[d_in - 1, at + b]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _sample_fdn_backward(
     grad_out, kl_weight, precision, w, z, a, eps, outputs, slope, need_a, grad_outputs, grad_w, grad_bias, grad_z, grad_a
 ):
@@ -230,7 +230,7 @@ def _sample_fdn_backward(
     np.dot(w.reshape(2 * slope.shape[0], h).T, grad_outputs, grad_z)
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _hypernet_parts(parameters, at, signal, h, n_outputs):
     """Hidden weight and bias, output weight and bias, flat, from where a hypernetwork begins."""
     one = at + h * signal
@@ -238,7 +238,7 @@ def _hypernet_parts(parameters, at, signal, h, n_outputs):
     return parameters[at:one], parameters[one:two], parameters[two:three], parameters[three : three + n_outputs]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _sample_global(layer, parameters, eps, exponential, floor, z, mean, scale, slope, theta):
     """theta = mean + scale eps of a layer whose weights are the same for all examples; z (h, 1)."""
     p, d_out, at = theta.size, layer[_D_OUT], layer[_PARAMETERS]
@@ -266,7 +266,7 @@ def _sample_global(layer, parameters, eps, exponential, floor, z, mean, scale, s
         theta[q] = mean[q] + scale[q] * eps[q]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _sample_global_backward(layer, parameters, grad_theta, beta, precision, eps, z, mean, scale, slope, grad):
     """Sets the gradients of the layer's parameters in grad."""
     p, d_out, at = grad_theta.size, layer[_D_OUT], layer[_PARAMETERS]
@@ -293,7 +293,7 @@ def _sample_global_backward(layer, parameters, grad_theta, beta, precision, eps,
     grad[at : at + signal] = grad_latent[:, 0]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _clip(grad, limit):
     total = 0.0
     for i in range(grad.size):
@@ -304,7 +304,7 @@ def _clip(grad, limit):
             grad[i] *= factor
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _adam(parameters, grad, first, second, step, rate):
     """Adam with beta = (0.9, 0.999) and epsilon = 1e-8 (Kingma and Ba, 2015, algorithm 1)."""
     size, root = rate / (1 - 0.9**step), math.sqrt(1 - 0.999**step)
@@ -477,7 +477,7 @@ def _draw(layers, parameters, x, eps, floor, y):
                         y[k + j, start + b, o] = after[o, j * block + b]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _hypernet(layer, parameters, signal):
     """Output weight, flat, and bias of a layer's hypernetwork, and its hidden activations (h, B) at signals (d, B)."""
     n_outputs = 2 * layer[_D_OUT] * (layer[_D_IN] + 1)
@@ -490,7 +490,7 @@ def _hypernet(layer, parameters, signal):
     return w, bias, z
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _first_layer_terms(outputs, x, terms):
     """Of each output: its mean, then the spreads that its bias and weights bring, which noise multiplies; (d_out, 2 + d_in, B)."""
     (d_in, batch), d_out = x.shape, terms.shape[0]
@@ -505,7 +505,7 @@ def _first_layer_terms(outputs, x, terms):
                 terms[o, 2 + i, b] = outputs[n + m, b] * x[i, b]
 
 
-@njit(**FAST)
+@njit(**INNER)
 def _sample_previous(w, bias, z, a, eps, floor, out):
     """:func:`_distribution` and :func:`_sample_fdn` in one: the columns of z, a and out are those of draws, one after the other."""
     d_in, h, d_out, draws = a.shape[0], z.shape[0], out.shape[0], len(eps)

@@ -8,10 +8,20 @@ import math
 import numpy as np
 import pytest
 import torch
+from numba.core.registry import CPUDispatcher
 from scipy import stats
 
-from fdn_kernels import dropout_linear, mlp, torch_ops
+from fdn_kernels import compiled, dropout_linear, mlp, torch_ops
+from lib import fused, noise
 from lib.noise import Streams, _subset_table, seed_sequence
+
+
+@pytest.mark.parametrize("module", [compiled, fused, noise])
+def test_loops_called_by_loops_are_part_of_them(module):
+    """Otherwise the first process, which compiles, gets other last digits than all later ones."""
+    loops = {name: value for name, value in vars(module).items() if isinstance(value, CPUDispatcher)}
+    called = {name for loop in loops.values() for name in loop.py_func.__code__.co_names if name in loops}
+    assert loops and {name for name in called if not loops[name].targetoptions.get("forceinline")} == set()
 
 
 def _network(lead, draws, widths, dtype=torch.float64):
