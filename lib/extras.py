@@ -1,12 +1,12 @@
 """Runs beyond the published tables: the print read literally, other objectives and settings, the deterministic models.
 
 They show what the tables leave open and are the evidence for the paper's sentences about beta, hypernetwork capacity,
-warm-up and IWAE. ``data/extras`` holds their metrics, run times and the page made from them.
+warm-up and IWAE. ``data/extras`` holds their metrics, run times and
+environments, and the page made from them.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,11 +39,11 @@ class Extra:
     seeds: str = "0:5"
     beside: tuple[str, ...] = ()  # models shown beside it, from the main results
 
-    def holds(self, dataset: str, model: str, protocol: str, seeds: Sequence[int]) -> bool:
-        """Whether it asks for one of these cells."""
-        labels = [one.label for one in self.protocols]
-        known = dataset in self.datasets and model in self.models and protocol in labels
-        return known and not set(parse_seeds(self.seeds)).isdisjoint(seeds)
+    def holds(self, block: dict) -> bool:
+        """Whether it asks for a cell of this block, one of :func:`lib.results.read_sidecars`."""
+        known = block["dataset"] in self.datasets and block["model"] in self.models
+        known &= block["protocol"] in [one.label for one in self.protocols]
+        return known and not set(parse_seeds(self.seeds)).isdisjoint(block["seeds"])
 
 
 def _changes(**settings: Sequence[object]) -> tuple[Protocol, ...]:
@@ -101,40 +101,25 @@ def run(
 
 
 def write(out: Path, folder: Path | None = None) -> list[Path]:
-    """Write ``metrics.parquet`` and ``times.csv`` from a results folder, and the page ``README.md``; return their paths."""
+    """Write ``metrics.parquet`` and ``sidecar.json`` from a results folder, and the page ``README.md``; return their paths."""
     folder = folder or paths.EXTRAS
     metrics = results.load_metrics(out)
     wanted = [key for extra in EXTRAS for key in product(extra.datasets, extra.models, (p.label for p in extra.protocols))]
     used = results.sort(metrics[pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]]).isin(wanted)])
-    written = [folder / name for name in ("metrics.parquet", "times.csv")]
-    with results.atomic(written[0]) as path:
+    with results.atomic(folder / "metrics.parquet") as path:
         used.to_parquet(path, index=False)
-    with results.atomic(written[1]) as path:
-        _times(out).to_csv(path, index=False)
-    return [*written, update(folder)]
+    blocks = [block for block in results.read_sidecars(out) if any(extra.holds(block) for extra in EXTRAS)]
+    return [folder / "metrics.parquet", results.write_sidecars(folder, blocks), update(folder)]
 
 
 def update(folder: Path | None = None) -> Path:
     """Write the page anew from the folder's files and the main results, and return its path."""
     folder = folder or paths.EXTRAS
     target = folder / "README.md"
-    text = page(pool(folder=folder), pd.read_csv(folder / "times.csv"))
+    text = page(pool(folder=folder), results.read_sidecars(folder))
     with results.atomic(target) as path:
         path.write_text(text, encoding="utf-8")
     return target
-
-
-def _times(out: Path) -> pd.DataFrame:
-    """Seconds and number of seeds of every block, summed per (group, dataset, model, protocol)."""
-    rows = []
-    for path in sorted(out.glob("sidecar/*/*/*/*.json")):
-        protocol, dataset, model, _ = path.relative_to(out / "sidecar").parts
-        content = json.loads(path.read_text())
-        group = next((extra.name for extra in EXTRAS if extra.holds(dataset, model, protocol, content["seeds"])), None)
-        if group:
-            rows.append((group, dataset, model, protocol, len(content["seeds"]), content["seconds"]["total"]))
-    frame = pd.DataFrame(rows, columns=["group", "dataset", "model", "protocol", "seeds", "seconds"])
-    return frame.groupby(["group", "dataset", "model", "protocol"], as_index=False, sort=True).sum().round(1)
 
 
 def pool(committed: Path | None = None, folder: Path | None = None) -> pd.DataFrame:
@@ -155,17 +140,22 @@ def with_extras(metrics: pd.DataFrame, folder: Path | None = None) -> pd.DataFra
     return results.sort(both.drop_duplicates(list(results.KEY)))
 
 
-def page(metrics: pd.DataFrame, times: pd.DataFrame) -> str:
-    """The page as Markdown: every group's medians beside those of the published protocol with the same seeds."""
-    seconds = times.groupby("group")["seconds"].sum()
+def page(metrics: pd.DataFrame, blocks: Sequence[dict]) -> str:
+    """The page as Markdown: every group's medians beside those of the published protocol with the same seeds.
+
+    Args:
+        metrics: from :func:`pool`.
+        blocks: of the extras, from :func:`lib.results.read_sidecars`.
+    """
     parts = [
         "# Beyond the published tables",
         "Written by `fdn extras`, which computes what is missing of these runs. Where a group changes the protocol, its seeds "
-        "are compared with the same seeds under `published`. Times are those of one thread, over all seeds of a group.",
+        "are compared with the same seeds under `published`. Times are those of one thread, over all seeds of a group; `sidecar.json` "
+        "has them for every block of seeds, with the environment.",
     ]
     for extra in EXTRAS:
         labels = [protocol.label for protocol in extra.protocols]
-        taken = seconds.get(extra.name, 0.0)
+        taken = sum(block["seconds"]["total"] for block in blocks if extra.holds(block))
         parts.append(f"## {extra.name}\n\n{extra.question} `fdn extras --only {extra.name}`, {taken / 60:.1f} minutes.")
         if extra.name in ("more-seeds", "hundred-seeds"):
             parts.append(_more_seeds(metrics, extra))

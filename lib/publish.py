@@ -83,7 +83,7 @@ def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
 
 def _merge(new: pd.DataFrame) -> pd.DataFrame:
     committed, key = paths.COMMITTED_RESULTS, list(results.KEY)
-    if _sidecar()["numerics"] != results.NUMERICS or not (committed / "metrics.parquet").exists():
+    if _committed_numerics() not in (None, results.NUMERICS) or not (committed / "metrics.parquet").exists():
         return results.sort(new)
     old = report.read_metrics(committed)
     replaced = pd.MultiIndex.from_frame(old[key]).isin(pd.MultiIndex.from_frame(new[key]))
@@ -106,38 +106,13 @@ def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
                 path.unlink()
 
 
-def _sidecar() -> dict:
+def _committed_numerics() -> int | None:
     path = paths.COMMITTED_RESULTS / "sidecar.json"
-    empty = {"numerics": results.NUMERICS, "environments": [], "blocks": []}
-    return json.loads(path.read_text()) if path.exists() else empty
+    return json.loads(path.read_text())["numerics"] if path.exists() else None
 
 
 def _merge_sidecars(out: Path) -> None:
-    """One file with the run times of every block of seeds and the environments they were computed in."""
-    old = _sidecar()
-    blocks = {}
-    if old["numerics"] == results.NUMERICS:
-        for block in old["blocks"]:
-            blocks[_block_key(block)] = {**block, "environment": old["environments"][block["environment"]]}
-    for path in sorted(out.glob("sidecar/*/*/*/*.json")):
-        protocol, dataset, model, _ = path.relative_to(out / "sidecar").parts
-        if protocol in PROTOCOLS and dataset in data.NAMES:
-            content = json.loads(path.read_text())
-            environment = {k: v for k, v in content["environment"].items() if k != "argv"}  # names folders
-            seconds = {name: round(value, 2) for name, value in content["seconds"].items()}
-            block = {"protocol": protocol, "dataset": dataset, "model": model, "seeds": content["seeds"]}
-            blocks[_block_key(block)] = {**block, "seconds": seconds, "environment": environment}
-    environments: list[dict] = []
-    ordered = [blocks[key] for key in sorted(blocks)]
-    for block in ordered:
-        if block["environment"] not in environments:
-            environments.append(block["environment"])
-        block["environment"] = environments.index(block["environment"])
-    lines = ",\n  ".join(json.dumps(block) for block in ordered)
-    head = json.dumps({"numerics": results.NUMERICS, "environments": environments}, indent=1)[:-2]
-    with results.atomic(paths.COMMITTED_RESULTS / "sidecar.json") as path:
-        path.write_text(f'{head},\n "blocks": [\n  {lines}\n ]\n}}\n')
-
-
-def _block_key(block: dict) -> tuple[str, str, str, tuple[int, ...]]:
-    return block["protocol"], block["dataset"], block["model"], tuple(block["seeds"])
+    """The run times and environments of every block of built-in data and protocols, beside the committed ones."""
+    old = results.read_sidecars(paths.COMMITTED_RESULTS) if _committed_numerics() == results.NUMERICS else []
+    new = [b for b in results.read_sidecars(out) if b["protocol"] in PROTOCOLS and b["dataset"] in data.NAMES]
+    results.write_sidecars(paths.COMMITTED_RESULTS, [*old, *new])

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,6 +96,41 @@ def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str
     """Run times and environment of a block of seeds."""
     with atomic(_path(out, "sidecar", protocol, dataset, model, seeds, "json")) as path:
         path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def read_sidecars(folder: Path) -> list[dict]:
+    """What every block left: protocol, dataset, model, seeds, seconds and environment (less the command, which names folders).
+
+    From the ``sidecar.json`` of :func:`write_sidecars` if the folder holds one, else from the files of a results folder.
+    """
+    folder = Path(folder)
+    if (folder / "sidecar.json").exists():
+        content = json.loads((folder / "sidecar.json").read_text())
+        return [{**block, "environment": content["environments"][block["environment"]]} for block in content["blocks"]]
+    blocks = []
+    for path in sorted(folder.glob("sidecar/*/*/*/*.json")):
+        protocol, dataset, model, _ = path.relative_to(folder / "sidecar").parts
+        content = json.loads(path.read_text())
+        content["environment"].pop("argv", None)
+        blocks.append({"protocol": protocol, "dataset": dataset, "model": model, **content})
+    return blocks
+
+
+def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
+    """All blocks in one file, ``sidecar.json``, sorted, each environment once; the last of equal ones (but for times) counts."""
+    last = {(b["protocol"], b["dataset"], b["model"], tuple(b["seeds"])): b for b in blocks}
+    environments: list[dict] = []
+    lines = []
+    for _, block in sorted(last.items()):
+        if block["environment"] not in environments:
+            environments.append(block["environment"])
+        seconds = {name: round(value, 2) for name, value in block["seconds"].items()}
+        lines.append(json.dumps({**block, "seconds": seconds, "environment": environments.index(block["environment"])}))
+    head = json.dumps({"numerics": NUMERICS, "environments": environments}, indent=1)[:-2]
+    target, body = Path(folder) / "sidecar.json", ",\n  ".join(lines)
+    with atomic(target) as path:
+        path.write_text(f'{head},\n "blocks": [\n  {body}\n ]\n}}\n')
+    return target
 
 
 def _order(names: tuple[str, ...]) -> dict[str, int]:

@@ -50,12 +50,12 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     write_results(out, ["step"], extras.FDN, [0, 1], protocol=changed)
     write_results(out, ["step"], ["MLPNet"], [0, 1])
     write_results(out, ["step"], ["BayesNet"], [0, 1], protocol=changed)  # nobody asked for it
-    metrics, times, page = extras.write(out, folder)
+    metrics, _, page = extras.write(out, folder)
     kept = pd.read_parquet(metrics)
     assert set(zip(kept["model"], kept["protocol"])) == {("IC-FDNet", changed), ("LP-FDNet", changed), ("MLPNet", "published")}
-    seconds = pd.read_csv(times).set_index(["group", "dataset", "model", "protocol"])
-    assert list(seconds.loc[("deterministic", "step", "MLPNet", "published")]) == [2, 1.2]
-    assert set(seconds.index.get_level_values("group")) == {"deterministic", "beta"}
+    blocks = results.read_sidecars(folder)
+    assert [(b["model"], b["seconds"]["total"]) for b in blocks] == [("MLPNet", 1.23), ("IC-FDNet", 1.23), ("LP-FDNet", 1.23)]
+    assert {tuple(b["environment"]) for b in blocks} == {("python",)}  # not the command, which names folders
     text = page.read_text()
     beta = text.split("## beta")[1].split("## ")[0]
     row = next(line for line in beta.splitlines() if line.startswith(f"| LP-FDNet | `{changed}`"))
@@ -75,8 +75,8 @@ def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
         for metric in published.METRICS:  # all seeds on one side, but for AURC with the further ones
             frame[metric] = numbers[metric] * (factor if metric == "aurc" else 2.0)
         frame.to_parquet(place / "metrics.parquet")
-    _, times, page = extras.write(out, folder)
-    assert pd.read_csv(times)[["group", "seeds"]].values.tolist() == [["hundred-seeds", 2]]
+    _, _, page = extras.write(out, folder)
+    assert [extra.name for extra in extras.EXTRAS if extra.holds(results.read_sidecars(folder)[0])] == ["hundred-seeds"]
     text = page.read_text().split("## hundred-seeds")[1].split("## ")[0]
     assert "Inside with 20 seeds" in text and "Inside with 100 seeds" in text
     assert "| step | 7 | 0 | 4 | 1 | 5 |" in text  # chance: 7 (3 - 1) / (3 + 1) and 7 (5 - 1) / (5 + 1)

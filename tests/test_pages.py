@@ -57,8 +57,8 @@ def test_page_of_claims_holds_the_committed_results(tmp_path):
 
 @pytest.mark.skipif(not (paths.EXTRAS / "README.md").exists(), reason="no extras were run yet: `fdn extras`")
 def test_page_of_extras_holds_the_committed_results():
-    times = pd.read_csv(paths.EXTRAS / "times.csv")
-    assert (paths.EXTRAS / "README.md").read_text() == extras.page(extras.pool(), times)
+    blocks = results.read_sidecars(paths.EXTRAS)
+    assert (paths.EXTRAS / "README.md").read_text() == extras.page(extras.pool(), blocks)
 
 
 def test_every_differing_setting_is_on_the_page_of_differences():

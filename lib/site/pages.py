@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import pkgutil
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -268,8 +267,8 @@ def _api(site: _Site) -> None:
 
 def _provenance(site: _Site) -> None:
     environments, blocks = [], []
-    for sidecar in _sidecars(site.results):
-        environment = {key: value for key, value in sidecar["environment"].items() if key != "argv"}
+    for sidecar in results.read_sidecars(site.results):
+        environment = sidecar["environment"]
         if environment not in environments:
             environments.append(environment)
         blocks.append({
@@ -303,14 +302,3 @@ def _provenance(site: _Site) -> None:
         times=markup.sortable_table("run-times", "Run times, one thread, summed over blocks of seeds", headings, times, heads=3) if times else "",
         hours=sum(row[-3] for row in times) / 3600,
     )  # fmt: skip
-
-
-def _sidecars(folder: Path) -> Iterator[dict]:
-    """Run times and environments of every block: of the committed results, or of a run's own folder."""
-    if (folder / "sidecar.json").exists():
-        content = json.loads((folder / "sidecar.json").read_text())
-        for block in content["blocks"]:
-            yield {**block, "environment": content["environments"][block["environment"]]}
-    for path in sorted(folder.glob("sidecar/*/*/*/*.json")):
-        protocol, dataset, model, _ = path.relative_to(folder / "sidecar").parts
-        yield {"protocol": protocol, "dataset": dataset, "model": model, **json.loads(path.read_text())}
