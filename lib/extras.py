@@ -1,12 +1,12 @@
 """Runs beyond the published tables: the print read literally, other objectives and settings, the deterministic models.
 
 They show what the tables leave open and are the evidence for the paper's sentences about beta, hypernetwork capacity,
-warm-up and IWAE. ``data/extras`` holds their metrics, run times and
-environments, and the page made from them.
+warm-up and IWAE. ``data/extras`` holds their metrics, run times and environments, and the page made from them.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,11 +39,19 @@ class Extra:
     seeds: str = "0:5"
     beside: tuple[str, ...] = ()  # models shown beside it, from the main results
 
-    def holds(self, block: dict) -> bool:
-        """Whether it asks for a cell of this block, one of :func:`lib.results.read_sidecars`."""
-        known = block["dataset"] in self.datasets and block["model"] in self.models
-        known &= block["protocol"] in [one.label for one in self.protocols]
-        return known and not set(parse_seeds(self.seeds)).isdisjoint(block["seeds"])
+    @functools.cached_property
+    def keys(self) -> set[tuple[str, str, str]]:
+        """(data set, model, label of the protocol) of its cells."""
+        return set(product(self.datasets, self.models, (protocol.label for protocol in self.protocols)))
+
+    def seconds(self, blocks: Sequence[dict]) -> float:
+        """Run time of its cells, given the blocks of :func:`lib.results.read_sidecars`."""
+        seeds = set(parse_seeds(self.seeds))
+        return sum(b["seconds"]["total"] for b in blocks if _key(b) in self.keys and not seeds.isdisjoint(b["seeds"]))
+
+
+def _key(block: dict) -> tuple[str, str, str]:
+    return block["dataset"], block["model"], block["protocol"]
 
 
 def _changes(**settings: Sequence[object]) -> tuple[Protocol, ...]:
@@ -104,11 +112,11 @@ def write(out: Path, folder: Path | None = None) -> list[Path]:
     """Write ``metrics.parquet`` and ``sidecar.json`` from a results folder, and the page ``README.md``; return their paths."""
     folder = folder or paths.EXTRAS
     metrics = results.load_metrics(out)
-    wanted = [key for extra in EXTRAS for key in product(extra.datasets, extra.models, (p.label for p in extra.protocols))]
+    wanted = set().union(*(extra.keys for extra in EXTRAS))
     used = results.sort(metrics[pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]]).isin(wanted)])
     with results.atomic(folder / "metrics.parquet") as path:
         used.to_parquet(path, index=False)
-    blocks = [block for block in results.read_sidecars(out) if any(extra.holds(block) for extra in EXTRAS)]
+    blocks = [block for block in results.read_sidecars(out) if _key(block) in wanted]
     return [folder / "metrics.parquet", results.write_sidecars(folder, blocks), update(folder)]
 
 
@@ -155,9 +163,9 @@ def page(metrics: pd.DataFrame, blocks: Sequence[dict]) -> str:
     ]
     for extra in EXTRAS:
         labels = [protocol.label for protocol in extra.protocols]
-        taken = sum(block["seconds"]["total"] for block in blocks if extra.holds(block))
-        parts.append(f"## {extra.name}\n\n{extra.question} `fdn extras --only {extra.name}`, {taken / 60:.1f} minutes.")
-        if extra.name in ("more-seeds", "hundred-seeds"):
+        minutes = extra.seconds(blocks) / 60
+        parts.append(f"## {extra.name}\n\n{extra.question} `fdn extras --only {extra.name}`, {minutes:.1f} minutes.")
+        if parse_seeds(extra.seeds)[0] > 0:  # those that follow the main results'
             parts.append(_more_seeds(metrics, extra))
             continue
         if extra.name == "initialisation":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +82,7 @@ def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
 
 def _merge(new: pd.DataFrame) -> pd.DataFrame:
     committed, key = paths.COMMITTED_RESULTS, list(results.KEY)
-    if _committed_numerics() not in (None, results.NUMERICS) or not (committed / "metrics.parquet").exists():
+    if results.numerics_of(committed) not in (None, results.NUMERICS) or not (committed / "metrics.parquet").exists():
         return results.sort(new)
     old = report.read_metrics(committed)
     replaced = pd.MultiIndex.from_frame(old[key]).isin(pd.MultiIndex.from_frame(new[key]))
@@ -106,13 +105,9 @@ def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
                 path.unlink()
 
 
-def _committed_numerics() -> int | None:
-    path = paths.COMMITTED_RESULTS / "sidecar.json"
-    return json.loads(path.read_text())["numerics"] if path.exists() else None
-
-
 def _merge_sidecars(out: Path) -> None:
     """The run times and environments of every block of built-in data and protocols, beside the committed ones."""
-    old = results.read_sidecars(paths.COMMITTED_RESULTS) if _committed_numerics() == results.NUMERICS else []
+    committed = paths.COMMITTED_RESULTS
+    old = results.read_sidecars(committed) if results.numerics_of(committed) == results.NUMERICS else []
     new = [b for b in results.read_sidecars(out) if b["protocol"] in PROTOCOLS and b["dataset"] in data.NAMES]
-    results.write_sidecars(paths.COMMITTED_RESULTS, [*old, *new])
+    results.write_sidecars(committed, [*old, *new])

@@ -116,6 +116,12 @@ def read_sidecars(folder: Path) -> list[dict]:
     return blocks
 
 
+def numerics_of(folder: Path) -> int | None:
+    """The numerics of the blocks in the ``sidecar.json`` of a folder, None if it has none."""
+    path = Path(folder) / "sidecar.json"
+    return json.loads(path.read_text())["numerics"] if path.exists() else None
+
+
 def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
     """All blocks in one file, ``sidecar.json``, sorted, each environment once; the last of equal ones (but for times) counts."""
     last = {(b["protocol"], b["dataset"], b["model"], tuple(b["seeds"])): b for b in blocks}

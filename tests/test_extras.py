@@ -76,7 +76,8 @@ def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
             frame[metric] = numbers[metric] * (factor if metric == "aurc" else 2.0)
         frame.to_parquet(place / "metrics.parquet")
     _, _, page = extras.write(out, folder)
-    assert [extra.name for extra in extras.EXTRAS if extra.holds(results.read_sidecars(folder)[0])] == ["hundred-seeds"]
+    blocks = results.read_sidecars(folder)
+    assert [extra.name for extra in extras.EXTRAS if extra.seconds(blocks)] == ["hundred-seeds"]
     text = page.read_text().split("## hundred-seeds")[1].split("## ")[0]
     assert "Inside with 20 seeds" in text and "Inside with 100 seeds" in text
     assert "| step | 7 | 0 | 4 | 1 | 5 |" in text  # chance: 7 (3 - 1) / (3 + 1) and 7 (5 - 1) / (5 + 1)
