@@ -54,7 +54,8 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     kept = pd.read_parquet(metrics)
     assert set(zip(kept["model"], kept["protocol"])) == {("IC-FDNet", changed), ("LP-FDNet", changed), ("MLPNet", "published")}
     blocks = results.read_sidecars(folder)
-    assert [(b["model"], b["seconds"]["total"]) for b in blocks] == [("MLPNet", 1.23), ("IC-FDNet", 1.23), ("LP-FDNet", 1.23)]
+    found = [(b["model"], b["seeds"], b["seconds"]["total"]) for b in blocks]
+    assert found == [(model, [0, 1], 1.23) for model in ("MLPNet", "IC-FDNet", "LP-FDNet")]
     assert {tuple(b["environment"]) for b in blocks} == {("python",)}  # not the command, which names folders
     text = page.read_text()
     beta = text.split("## beta")[1].split("## ")[0]
