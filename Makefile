@@ -48,13 +48,13 @@ endif
 	@touch $@
 
 reproduce: $(READY) ## Run the six tasks; tables and figures go to out/ (at most 20 minutes on 2 cores)
-	$(PY) -m lib reproduce --out '$(OUT)'
+	$(PY) -m fdn reproduce --out '$(OUT)'
 
 paper: $(READY) ## The whole study, 996 runs, on all cores, or on a cluster with PROFILE=slurm
-	$(PY) -m lib paper --out '$(OUT)' --profile '$(PROFILE)'
+	$(PY) -m fdn paper --out '$(OUT)' --profile '$(PROFILE)'
 
 publish: $(READY) ## Copy a run's results, figures and notebooks to the tracked places
-	$(PY) -m lib publish --out '$(OUT)'
+	$(PY) -m fdn publish --out '$(OUT)'
 
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 STRICT := $(filter notebooks/01_% notebooks/02_% notebooks/05_%,$(NOTEBOOKS))
@@ -74,13 +74,13 @@ slurm-test: $(READY) ## The workflow on a one-node SLURM (as root on Debian: apt
 	$(PY) -m pytest -q -o addopts= tests/slurm_checks.py
 
 site: $(READY) ## Write the static site of the committed results to OUT/site
-	$(PY) -m lib site --out '$(OUT)/site'
+	$(PY) -m fdn site --out '$(OUT)/site'
 
 site-test: site ## Read the site in a browser (Debian: apt-get install chromium)
 	SITE='$(OUT)/site' $(PY) -m pytest -q -o addopts= tests/site_checks.py
 
 smoke: $(READY) ## Walk the whole path with few epochs (under 2 minutes)
-	$(PY) -m lib smoke
+	$(PY) -m fdn smoke
 
 lab: $(READY) ## Open JupyterLab
 	$(PY) -m jupyterlab

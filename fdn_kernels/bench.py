@@ -126,7 +126,7 @@ def cpu_cases(quick: bool) -> list[Case]:
 
     Widths 1 - 23 - 1 with hypernetworks of 6 (IC-FDNet), 1 - 24 - 1 with 5 (LP-FDNet); shared noise. Training: 20
     seeds stacked, K = 1, batches of 64. Validation: K = 100 at the 256 ID points. Source: paper, table "Model
-    configurations" and table of hyperparameters; the numbers of ``lib.models`` and ``lib.protocol``.
+    configurations" and table of hyperparameters; the numbers of ``fdn.models`` and ``fdn.protocol``.
     """
     cases = []
     for kind, hidden, h in (("LP", 24, 5), ("IC", 23, 6)):

@@ -42,14 +42,16 @@ from IPython.display import Markdown, display
 from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
+from fdn import data, models
+from fdn.models import Noise, build_network, model_spec, posteriors
+from fdn.models.stacking import Stack
+from fdn.protocol import PUBLISHED
+from fdn.report import figures
+from fdn.training import objectives
+from fdn.training.loop import fit
+from fdn.training.prediction import Prediction
 from fdn_kernels import fdn_linear
 from fdn_kernels.reference import hypernet_gaussian, matvec, moments
-from lib import data, figures, models, objectives, posteriors
-from lib.models import Noise, build_network, model_spec
-from lib.prediction import Prediction
-from lib.protocol import PUBLISHED
-from lib.stacking import Stack
-from lib.training import fit
 
 # %%
 torch.set_default_dtype(torch.float64)
@@ -86,7 +88,7 @@ def agree(*pairs, tolerance=1e-10):
 # Appendix A writes the competitors in the same form, and so does the code: a model is a choice of $q$, layer
 # by layer, and nothing else in training, prediction or evaluation asks which model it has.
 #
-# | model | $q_\phi(\theta\mid x)$ | layer in `lib.posteriors` |
+# | model | $q_\phi(\theta\mid x)$ | layer in `fdn.models.posteriors` |
 # |:---|:---|:---|
 # | MLPNet | $\delta(\theta-\hat\theta)$ | `PointLinear` |
 # | HyperNet | $\delta(\theta-G_\phi(x))$ | `HyperLinear` |
@@ -182,15 +184,15 @@ show(posteriors.FDNLinear)
 #
 # | line | Algorithm 1 | in the library |
 # |---:|:---|:---|
-# | 2, 3 | for each step, sample a minibatch $\mathcal B$ | `lib.training.fit`: reshuffled epochs of batches of 64 |
+# | 2, 3 | for each step, sample a minibatch $\mathcal B$ | `fdn.training.loop.fit`: reshuffled epochs of batches of 64 |
 # | 4, 5 | for each $(x,y)\in\mathcal B$, for $k=1,\dots,K$ | axes `B` and `K` of every tensor |
 # | 6–8 | $h_0\gets x$; $c_l\gets x$ (IC) or $h_{l-1}^{(k)}$ (LP) | `FDNLinear.condition_on` |
 # | 9 | $\varepsilon\sim\mathcal N(0,I)$, $\theta_l\gets\mu(c_l)+\sigma(c_l)\odot\varepsilon$ | `Network.draw_noise`, `fdn_linear` |
 # | 10 | $h_l\gets\text{layer}_l(h_{l-1};\theta_l)$, ReLU between layers | `Network.forward` |
 # | 11 | $\Sigma_{\mathrm{KL}}\mathrel{+}=KL(q(\theta_l\mid c_l)\,\Vert\,p_0)$ | summed over layers in `Network.forward` |
 # | 13–16 | $\Sigma_{\mathrm{NLL}}\mathrel{+}=-\frac1K\sum_k\log\mathcal N(y;\mu^{(k)},\sigma^2)$ | `HomoscedasticGaussian.log_prob` |
-# | 18 | $\mathcal L\gets\frac1N(\Sigma_{\mathrm{NLL}}+\beta_t\Sigma_{\mathrm{KL}})$, backprop | `lib.objectives.beta_elbo` |
-# | 20 | predict: average the densities of $K$ draws | `lib.prediction.Prediction.mixture` |
+# | 18 | $\mathcal L\gets\frac1N(\Sigma_{\mathrm{NLL}}+\beta_t\Sigma_{\mathrm{KL}})$, backprop | `fdn.training.objectives.beta_elbo` |
+# | 20 | predict: average the densities of $K$ draws | `fdn.training.prediction.Prediction.mixture` |
 #
 # **Ours.** Taken literally, line 11 sums the KL over $k$ while line 16 averages the likelihood, so the
 # balance of the two would depend on $K$; and line 18 divides a minibatch's sum by the size $N$ of the data

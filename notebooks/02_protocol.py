@@ -39,15 +39,16 @@ import pandas as pd
 import torch
 from scipy.stats import norm, rankdata
 
-from lib import data, figures, metrics
-from lib.data import feature_band_split
-from lib.data.toy import FUNCTIONS
-from lib.errors import UserError
-from lib.models import count_parameters, model_grid, model_spec
-from lib.noise import PURPOSES, Streams, seed_sequence
-from lib.protocol import AS_WRITTEN, PUBLISHED, Protocol, get_protocol
-from lib.published import load_published, representative_seed
-from lib.training import fit
+from fdn import data, metrics
+from fdn.data import feature_band_split
+from fdn.data.toy import FUNCTIONS
+from fdn.errors import UserError
+from fdn.models import count_parameters, model_grid, model_spec
+from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol, get_protocol
+from fdn.report import figures
+from fdn.report.published import load_published, representative_seed
+from fdn.streams import PURPOSES, Streams, seed_sequence
+from fdn.training.loop import fit
 
 plt.style.use(figures.STYLE)
 

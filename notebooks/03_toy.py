@@ -32,10 +32,12 @@
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
 from IPython.display import Markdown, display
 
-from lib import data, experiment, figures, findings, tables
-from lib.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
-from lib.claims import claims_table
-from lib.models import BASELINE, MODEL_NAMES
+from fdn import data
+from fdn.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
+from fdn.models import BASELINE, MODEL_NAMES
+from fdn.report import figures, findings, tables
+from fdn.report.claims import claims_table
+from fdn.runs import experiment
 
 
 def show(*texts):
@@ -73,7 +75,7 @@ print(*(["missing, to be trained with -p recompute True:", *absent] if absent el
 # %% [markdown]
 # ## 3.1 The tasks
 #
-# | task | in print (section 4.1) | in the published runs (`lib.data.toy`) |
+# | task | in print (section 4.1) | in the published runs (`fdn.data.toy`) |
 # |:---|:---|:---|
 # | step | $H(x)=\mathbf 1\{x\ge 0\}$ | $-1$ for $x\le 0$, $+1$ for $x>0$ |
 # | sine | $1.54\sin(2.39\,x)$ | $1.5441\sin(2\pi\cdot 2.38875\,x)$: 2.39 counts cycles, not radians |

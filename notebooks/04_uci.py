@@ -34,10 +34,12 @@
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
 from IPython.display import Markdown, display
 
-from lib import data, experiment, figures, findings, tables
-from lib.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
-from lib.claims import claims_table
-from lib.models import BASELINE, MODEL_NAMES
+from fdn import data
+from fdn.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
+from fdn.models import BASELINE, MODEL_NAMES
+from fdn.report import figures, findings, tables
+from fdn.report.claims import claims_table
+from fdn.runs import experiment
 
 
 def show(*texts):

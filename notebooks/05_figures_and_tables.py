@@ -28,9 +28,11 @@
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
 from IPython.display import Markdown, display
 
-from lib import data, experiment, figures, findings, published, report, tables
-from lib.arguments import check_parameters, parse_protocol
-from lib.protocol import PROTOCOLS
+from fdn import data
+from fdn.arguments import check_parameters, parse_protocol
+from fdn.protocol import PROTOCOLS
+from fdn.report import console, figures, findings, published, tables
+from fdn.runs import experiment
 
 
 def show(*texts):
@@ -46,7 +48,7 @@ protocol: str = "published"  # results to show: published, as_written, or the la
 check_parameters(In)
 folder = findings.results_folder(out, recompute=False)
 metrics = findings.read(folder)
-report.check_protocol(metrics, protocol, folder)
+console.check_protocol(metrics, protocol, folder)
 base, *changes = protocol.split("+")
 settings = parse_protocol(base, changes)
 runs = metrics[metrics["protocol"] == protocol]
@@ -63,13 +65,13 @@ for name, part in runs.groupby("dataset", sort=False):
 
 # %%
 comparison = published.compare(metrics, protocol)
-show(report.score_table(comparison), report.uniformity_table(metrics, protocol))
+show(console.score_table(comparison), console.uniformity_table(metrics, protocol))
 
 # %% [markdown]
 # ## 5.2 What is not reached
 
 # %%
-show(report.miss_table(comparison))
+show(console.miss_table(comparison))
 
 # %% [markdown]
 # ## 5.3 Result tables

@@ -52,12 +52,13 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from fdn import paths
+from fdn.arguments import check_parameters
+from fdn.report import figures
 from fdn_kernels import fdn_linear, ops
 from fdn_kernels.bench import PEAKS, Case, evaluate, forward_bound_ms, make_inputs
 from fdn_kernels.philox import philox4x32, standard_normal
 from fdn_kernels.reference import hypernet_gaussian, hypernet_order, matvec, split_parameters
-from lib import figures, paths
-from lib.arguments import check_parameters
 
 # %% tags=["parameters"]
 interpret: bool = True  # run the Triton kernel in its interpreter (section 5)

@@ -22,13 +22,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from fdn import devices
+from fdn.models import MODEL_NAMES, Noise, model_spec
+from fdn.models.stacking import Stack
+from fdn.protocol import AS_WRITTEN, PUBLISHED
+from fdn.runs import experiment
+from fdn.training import loop
+from fdn.training.loop import fit
+from fdn.training.steps import AutogradStep, ReplayedStep
 from fdn_kernels import torch_ops
-from lib import devices, experiment, training
-from lib.models import MODEL_NAMES, Noise, model_spec
-from lib.protocol import AS_WRITTEN, PUBLISHED
-from lib.stacking import Stack
-from lib.steps import AutogradStep, ReplayedStep
-from lib.training import fit
 
 _setup_privateuseone_for_python_backend("gpu")
 DEVICE = torch.device("gpu", 0)
@@ -50,13 +52,13 @@ def fake(monkeypatch):
         left.append(t.shape)
         return np.zeros(t.shape)
 
-    initialised = training._stack
+    initialised = loop._stack
 
     def stack(*arguments):  # on the CPU, with numbers
         with unset_fake_temporarily():
             return initialised(*arguments)
 
-    monkeypatch.setattr(training, "_stack", stack)
+    monkeypatch.setattr(loop, "_stack", stack)
     monkeypatch.setattr(devices, "to_host", to_host)
     monkeypatch.setattr(torch_ops, "_total", lambda counts: 4 * counts.numel())
     with FakeTensorMode(allow_non_fake_inputs=True):  # the host's numbers are real
@@ -110,10 +112,10 @@ def _number(self, flat, x, noise, kl):
 
 original, as_tensor = Stack.__call__, torch.as_tensor
 FORGOTTEN = {
-    "training data": (training.torch, "as_tensor", lambda data, dtype=None, device=None: as_tensor(data, dtype=dtype)),
+    "training data": (loop.torch, "as_tensor", lambda data, dtype=None, device=None: as_tensor(data, dtype=dtype)),
     "noise of predictions": (Noise, "to", lambda self, device: self),
     "noise of training": (ReplayedStep, "__call__", lambda self, *arguments: self.step(*arguments)),
-    "targets": (training, "mean_score", lambda draws, y: devices.mean_score(draws, y.cpu())),
+    "targets": (loop, "mean_score", lambda draws, y: devices.mean_score(draws, y.cpu())),
     "a number read": (Stack, "__call__", _number),
 }  # fmt: skip
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib import data, metrics, results
+from fdn import data, metrics
+from fdn.runs import results
 
 SIDECAR = {"seconds": {"total": 1.23456}, "environment": {"python": "3.11", "argv": ["fdn", "/some/folder"]}}
 

@@ -17,10 +17,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, sync_playwright
 
-from lib import paths, published, results
-from lib.models import BASELINE, MODEL_NAMES
-from lib.site import pages
-from lib.tables import DASH, REGION_COLUMNS, corrected_mean_error, plain_number
+from fdn import paths
+from fdn.models import BASELINE, MODEL_NAMES
+from fdn.report import published
+from fdn.report.site import pages
+from fdn.report.tables import DASH, REGION_COLUMNS, corrected_mean_error, plain_number
+from fdn.runs import results
 
 SITE = Path(os.environ.get("SITE", paths.DEFAULT_OUT / "site")).resolve()
 NAMES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))

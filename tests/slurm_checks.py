@@ -20,11 +20,12 @@ import pandas as pd
 import pytest
 from fake_results import contents
 
-from lib import paths, results, study
+from fdn import paths
+from fdn.runs import results, study
 
 SCRIPT = paths.ROOT / "workflow" / "one_node_slurm.sh"
 MODELS = ("BayesNet", "LP-FDNet")
-FDN = [sys.executable, "-m", "lib"]
+FDN = [sys.executable, "-m", "fdn"]
 CELLS = ["--dataset", "step", "--models", ",".join(MODELS), "--seeds", "0:8", "--epochs", "1"]
 
 

@@ -61,8 +61,8 @@ def test_cases_have_names_of_their_own_and_none_is_repeated(quick):
 
 
 def test_cpu_cases_have_the_widths_of_the_paper():
-    from lib.models import published_spec
-    from lib.protocol import PUBLISHED
+    from fdn.models import published_spec
+    from fdn.protocol import PUBLISHED
 
     for case in bench.cpu_cases(quick=False):
         spec = published_spec(f"{case.conditioning}-FDNet", PUBLISHED)

@@ -10,14 +10,16 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import benchmark, data, experiment
-from lib.cli import main
-from lib.data.dataset import Dataset
-from lib.devices import CPU
-from lib.models import MODEL_NAMES, STOCHASTIC_MODELS, ModelSpec
-from lib.plain import plain_fit
-from lib.protocol import AS_WRITTEN, PUBLISHED
-from lib.training import Fit, fit
+from fdn import data
+from fdn.cli import main
+from fdn.data.dataset import Dataset
+from fdn.devices import CPU
+from fdn.models import MODEL_NAMES, STOCHASTIC_MODELS, ModelSpec
+from fdn.protocol import AS_WRITTEN, PUBLISHED
+from fdn.runs import experiment
+from fdn.timing import benchmark
+from fdn.timing.plain import plain_fit
+from fdn.training.loop import Fit, fit
 
 SMALL = {"epochs": 4, "warmup": 3, "eval_draws": 7, "ensemble_members": 2}
 PROTOCOLS = [replace(PUBLISHED, **SMALL), replace(AS_WRITTEN, **SMALL)]
@@ -64,7 +66,7 @@ def test_with_random_numbers_of_its_own_the_plain_program_learns_as_much(dataset
 def test_a_prediction_too_large_for_one_batch_is_cut_into_groups_of_draws(dataset, monkeypatch):
     plain = plain_fit(small("LP-FDNet"), dataset, PROTOCOLS[0], 0)
     whole = plain.predict(dataset.x_test)
-    monkeypatch.setattr("lib.plain.BATCH_ELEMENTS", 3 * len(dataset.x_test) * 6 * 3)  # width 6 of 3 parameters
+    monkeypatch.setattr("fdn.timing.plain.BATCH_ELEMENTS", 3 * len(dataset.x_test) * 6 * 3)  # width 6 of 3 parameters
     torch.manual_seed(1)
     cut = plain.predict(dataset.x_test)
     assert cut.shape == whole.shape == (7, len(dataset.x_test))

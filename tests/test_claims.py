@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import claims, latency
-from lib.claims import CLAIMS, FACTS, FDN, OTHERS, Evidence, claims_table, published_frame, variant
-from lib.metrics import SUMMARY_COLUMNS
-from lib.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
-from lib.published import DATASETS
+from fdn.metrics import SUMMARY_COLUMNS
+from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
+from fdn.report import claims
+from fdn.report.claims import CLAIMS, FACTS, FDN, OTHERS, Evidence, claims_table, published_frame, variant
+from fdn.report.published import DATASETS
+from fdn.timing import latency
 
 
 def claim(dataset, words, section=""):

@@ -14,12 +14,13 @@ import pandas as pd
 import pytest
 from fake_results import contents, write_results
 
-from lib import data, experiment, paths, results
-from lib.arguments import check_parameters, parse_protocol, parse_seeds
-from lib.cli import COMMANDS, main
-from lib.data import uci
-from lib.errors import UserError
-from lib.models import STOCHASTIC_MODELS
+from fdn import data, paths
+from fdn.arguments import check_parameters, parse_protocol, parse_seeds
+from fdn.cli import COMMANDS, main
+from fdn.data import uci
+from fdn.errors import UserError
+from fdn.models import STOCHASTIC_MODELS
+from fdn.runs import experiment, results
 
 FDNS = ("IC-FDNet", "LP-FDNet")
 SHORT = ["--epochs", "1", "--workers", "1"]
@@ -283,7 +284,7 @@ def test_a_run_killed_half_way_continues_with_what_is_missing(tmp_path):
     arguments = (
         "--dataset step --models LP-FDNet,MLPNet,TrainingMean --seeds 0:2 --epochs 5 --workers 1".split()
     )
-    command = [sys.executable, "-m", "lib", "run", *arguments, "--out", str(out)]
+    command = [sys.executable, "-m", "fdn", "run", *arguments, "--out", str(out)]
     process = subprocess.Popen(command, cwd=paths.ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
     while not cells(out) and process.poll() is None:
         time.sleep(0.002)
@@ -384,7 +385,7 @@ def test_every_command_explains_itself_with_examples(name, capsys):
 
 
 def test_a_reader_that_stops_reading_is_no_error():
-    command = [sys.executable, "-m", "lib", "budget"]
+    command = [sys.executable, "-m", "fdn", "budget"]
     process = subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     said = process.stderr.read()

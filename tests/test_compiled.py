@@ -11,12 +11,13 @@ import torch
 from numba.core.registry import CPUDispatcher
 from scipy import stats
 
+from fdn import streams
+from fdn.streams import Streams, _subset_table, seed_sequence
+from fdn.training import fused
 from fdn_kernels import compiled, dropout_linear, mlp, torch_ops
-from lib import fused, noise
-from lib.noise import Streams, _subset_table, seed_sequence
 
 
-@pytest.mark.parametrize("module", [compiled, fused, noise])
+@pytest.mark.parametrize("module", [compiled, fused, streams])
 def test_loops_called_by_loops_are_part_of_them(module):
     """Otherwise the first process, which compiles, gets other last digits than all later ones."""
     loops = {name: value for name, value in vars(module).items() if isinstance(value, CPUDispatcher)}

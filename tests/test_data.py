@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lib import data
-from lib.data import toy
-from lib.errors import UserError
+from fdn import data
+from fdn.data import toy
+from fdn.errors import UserError
 
 
-@pytest.mark.parametrize("module", ["lib.data", "lib.data.toy", "lib.data.tabular"])
+@pytest.mark.parametrize("module", ["fdn.data", "fdn.data.toy", "fdn.data.tabular"])
 def test_doctests(module):
     outcome = doctest.testmod(importlib.import_module(module))
     assert outcome.attempted > 0 and outcome.failed == 0

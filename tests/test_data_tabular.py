@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import data
-from lib.errors import UserError
+from fdn import data
+from fdn.errors import UserError
 
 ROWS = 60
 

@@ -13,9 +13,9 @@ from hashlib import sha256
 
 import pytest
 
-from lib import data, paths
-from lib.data import uci
-from lib.errors import UserError
+from fdn import data, paths
+from fdn.data import uci
+from fdn.errors import UserError
 
 
 def needs_file(name):

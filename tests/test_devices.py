@@ -25,18 +25,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from fdn import devices, metrics
+from fdn.cli import main
+from fdn.models import MODEL_NAMES, ModelSpec, Noise, build_network, model_spec
+from fdn.models.stacking import Stack
+from fdn.protocol import AS_WRITTEN, PUBLISHED
+from fdn.runs import experiment
+from fdn.streams import Streams, seed_sequence
+from fdn.training import loop, steps
+from fdn.training.fused import FusedStep
+from fdn.training.loop import fit
+from fdn.training.objectives import HomoscedasticGaussian
+from fdn.training.prediction import noise_kind, predict_outputs
+from fdn.training.steps import AutogradStep, ReplayedStep
 from fdn_kernels import torch_ops
-from lib import devices, experiment, metrics, steps, training
-from lib.cli import main
-from lib.fused import FusedStep
-from lib.models import MODEL_NAMES, ModelSpec, Noise, build_network, model_spec
-from lib.noise import Streams, seed_sequence
-from lib.objectives import HomoscedasticGaussian
-from lib.prediction import noise_kind, predict_outputs
-from lib.protocol import AS_WRITTEN, PUBLISHED
-from lib.stacking import Stack
-from lib.steps import AutogradStep, ReplayedStep
-from lib.training import fit
 
 LIKELIHOOD = HomoscedasticGaussian(0.5)
 PROTOCOLS = {
@@ -247,7 +249,7 @@ def _assert_same(data, expected, found) -> None:
 def test_the_program_of_a_gpu_gives_the_numbers_of_the_cpu(name, protocol, recorder, monkeypatch):
     """With the CPU in the GPU's place, and the recorder in that of its graphs."""
     changes = [
-        (training, "ReplayedStep", recorder.wrap), TENSOR_OPERATIONS, (training, "mean_score", _score),
+        (loop, "ReplayedStep", recorder.wrap), TENSOR_OPERATIONS, (loop, "mean_score", _score),
         (FusedStep, "supports", staticmethod(lambda *_: False)),
     ]  # fmt: skip
     place = torch.device("cpu", 0)  # which is not the device "cpu"
@@ -265,7 +267,7 @@ def _score(draws: torch.Tensor, y: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("protocol", ["published", "as_written", "iwae"])
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_a_gpu_gives_the_numbers_of_the_cpu(name, protocol, graph, monkeypatch):
-    changes = [(training, "ReplayedStep", functools.partial(ReplayedStep, graph=graph))]
+    changes = [(loop, "ReplayedStep", functools.partial(ReplayedStep, graph=graph))]
     data, expected, found = _fits(name, PROTOCOLS[protocol], "cuda", monkeypatch, changes)
     assert found.flat.is_cuda
     _assert_same(data, expected, found)

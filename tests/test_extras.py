@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 from fake_results import write_results
 
-from lib import experiment, extras, published, results
-from lib.claims import CLAIMS
-from lib.errors import UserError
-from lib.models import STOCHASTIC_MODELS
-from lib.protocol import PUBLISHED
+from fdn.errors import UserError
+from fdn.models import STOCHASTIC_MODELS
+from fdn.protocol import PUBLISHED
+from fdn.report import published
+from fdn.report.claims import CLAIMS
+from fdn.runs import experiment, extras, results
 
 
 def test_groups_are_chosen_by_name():
@@ -44,7 +45,7 @@ def test_run_asks_for_every_cell_and_seed(monkeypatch, tmp_path):
 
 def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     main, out, folder = tmp_path / "main", tmp_path / "out", tmp_path / "extras"
-    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
+    monkeypatch.setattr("fdn.paths.COMMITTED_RESULTS", main)
     write_results(main, ["step"], STOCHASTIC_MODELS, [0, 1, 9])
     changed = replace(PUBLISHED, beta_max=0.1).label
     write_results(out, ["step"], extras.FDN, [0, 1], protocol=changed)
@@ -68,7 +69,7 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
 
 def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
     main, out, folder = tmp_path / "main", tmp_path / "out", tmp_path / "extras"
-    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
+    monkeypatch.setattr("fdn.paths.COMMITTED_RESULTS", main)
     published_rows = published.load_published().query("dataset == 'step' and model == 'BayesNet'")
     numbers = published_rows.set_index("metric")["published"]
     for place, seeds, factor in ((main, [0, 1, 2], 2.0), (out, [25, 30], 0.5)):
@@ -86,8 +87,8 @@ def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
 
 def test_main_results_come_before_the_extras(tmp_path, monkeypatch):
     main, out = tmp_path / "main", tmp_path / "out"
-    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
-    monkeypatch.setattr("lib.paths.EXTRAS", tmp_path / "none")
+    monkeypatch.setattr("fdn.paths.COMMITTED_RESULTS", main)
+    monkeypatch.setattr("fdn.paths.EXTRAS", tmp_path / "none")
     first = write_results(main, ["step"], ["MLPNet"], [0])
     assert extras.pool().equals(first)
     second = write_results(out, ["step"], ["MLPNet", "HyperNet"], [0, 1]).assign(mse_id=-1.0)
@@ -100,7 +101,7 @@ def test_main_results_come_before_the_extras(tmp_path, monkeypatch):
 
 def test_the_page_counts_published_numbers_inside_runs_from_the_published_seed(tmp_path, monkeypatch):
     main, out, folder = tmp_path / "main", tmp_path / "out", tmp_path / "extras"
-    monkeypatch.setattr("lib.paths.COMMITTED_RESULTS", main)
+    monkeypatch.setattr("fdn.paths.COMMITTED_RESULTS", main)
     write_results(main, ["step"], STOCHASTIC_MODELS, [0])
     label = replace(PUBLISHED, initialisation="published").label
     frame = write_results(out, ["step", "quad"], ["BayesNet"], [0, 1, 2], protocol=label)

@@ -15,8 +15,9 @@ from matplotlib.legend import Legend
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.text import Text
 
-from lib import data, figures, metrics
-from lib.models import MODEL_NAMES, STOCHASTIC_MODELS
+from fdn import data, metrics
+from fdn.models import MODEL_NAMES, STOCHASTIC_MODELS
+from fdn.report import figures
 
 SCALES = dict(zip(STOCHASTIC_MODELS, (0.03, 0.003, 0.05, 3.0, 10.0, 30.0)))
 

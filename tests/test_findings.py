@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import findings, paths, results
-from lib.errors import UserError
-from lib.metrics import SUMMARY_COLUMNS
-from lib.models import BASELINE, STOCHASTIC_MODELS
+from fdn import paths
+from fdn.errors import UserError
+from fdn.metrics import SUMMARY_COLUMNS
+from fdn.models import BASELINE, STOCHASTIC_MODELS
+from fdn.report import findings
+from fdn.runs import results
 
 
 def runs(dataset="step", models=STOCHASTIC_MODELS, seeds=(0, 1, 2), protocol="published", **values):

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from lib import experiment, fused
-from lib.fused import FusedStep
-from lib.models import MODEL_NAMES, ModelSpec, build_network, model_spec
-from lib.noise import Streams, _log, seed_sequence
-from lib.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_elbo
-from lib.protocol import AS_WRITTEN, PUBLISHED
-from lib.stacking import Stack
-from lib.training import fit
+from fdn.models import MODEL_NAMES, ModelSpec, build_network, model_spec
+from fdn.models.stacking import Stack
+from fdn.protocol import AS_WRITTEN, PUBLISHED
+from fdn.runs import experiment
+from fdn.streams import Streams, _log, seed_sequence
+from fdn.training import fused
+from fdn.training.fused import FusedStep
+from fdn.training.loop import fit
+from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_elbo
 
 LIKELIHOOD = HomoscedasticGaussian(0.5)
 MODELS = [name for name in MODEL_NAMES if name != "HyperNet"]

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import experiment, latency
-from lib.errors import UserError
-from lib.models import ModelSpec
+from fdn.errors import UserError
+from fdn.models import ModelSpec
+from fdn.runs import experiment
+from fdn.timing import latency
 
 
 def test_doctests():

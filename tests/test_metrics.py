@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 import scoringrules
 
-from lib import metrics
+from fdn import metrics
 
 pytestmark = pytest.mark.filterwarnings("error")
 

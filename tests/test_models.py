@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lib.errors import UserError
-from lib.models import (
+from fdn.errors import UserError
+from fdn.models import (
     MODEL_NAMES,
     STOCHASTIC_MODELS,
     ModelSpec,
@@ -19,8 +19,8 @@ from lib.models import (
     model_spec,
     solve_widths,
 )
-from lib.noise import Streams, seed_sequence
-from lib.protocol import AS_WRITTEN, PUBLISHED, get_protocol
+from fdn.protocol import AS_WRITTEN, PUBLISHED, get_protocol
+from fdn.streams import Streams, seed_sequence
 
 COUNTS = {  # dropout, ensemble, Bayes, GaussHyper, IC, LP at the published widths
     1: (1000, 1000, 998, 994, 1004, 1011),

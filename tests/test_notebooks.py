@@ -17,7 +17,7 @@ import papermill
 import pytest
 from packaging.utils import canonicalize_name
 
-from lib.notebooks import measures_run_times
+from fdn.runs.notebooks import measures_run_times
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables", "06_kernel")
@@ -106,7 +106,7 @@ def test_imports_only_this_project_and_what_it_installs(path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "a notebook belongs to no package"
             names.add(node.module.split(".")[0])
-    origin = packages_distributions() | {"lib": ["fdn"], "fdn_kernels": ["fdn"]}
+    origin = packages_distributions() | {"fdn": ["fdn"], "fdn_kernels": ["fdn"]}
     origin = {name: set(map(canonicalize_name, origin.get(name, []))) for name in names}
     assert {n for n in names - sys.stdlib_module_names if not installed & origin[n]} == set()
 

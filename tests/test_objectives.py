@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from lib.errors import UserError
-from lib.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_at, beta_elbo, iwae
+from fdn.errors import UserError
+from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_at, beta_elbo, iwae
 
 K, B = 3, 4
 

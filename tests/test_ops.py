@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from fdn.models.posteriors import FDNLinear
 from fdn_kernels import WeightGaussian, fdn_linear, gaussian_linear, ops, reference
 from fdn_kernels.philox import standard_normal
-from lib.posteriors import FDNLinear
 
 K, B, D_IN, D_OUT, H = 3, 4, 2, 3, 2
 P = D_OUT * (D_IN + 1)

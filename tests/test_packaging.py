@@ -151,7 +151,7 @@ def test_ignored_files_are_results_of_runs_and_never_sources():
 
     tracked_texts()  # skips outside a git checkout
     assert all(map(ignored, ["out/metrics.parquet", "data/raw/Folds5x2_pp.xlsx", ".venv/bin/python"]))
-    assert not any(map(ignored, ["lib/data/uci.py", "data/results/metrics.parquet", "notebooks/01.ipynb"]))
+    assert not any(map(ignored, ["lib/fdn/data/uci.py", "data/results/metrics.parquet", "notebooks/01.ipynb"]))
 
 
 def imported(path: Path) -> set[str]:
@@ -166,7 +166,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("package", "above"), [("fdn_kernels", {"lib", "notebooks"}), ("lib", {"notebooks"})]
+    ("package", "above"), [("fdn_kernels", {"fdn", "lib", "notebooks"}), ("lib", {"notebooks"})]
 )
 def test_imports_go_one_way(package, above):
     files = sorted((ROOT / package).rglob("*.py"))
@@ -178,8 +178,8 @@ def test_every_module_imports_without_triton():
     program = """
 import importlib, pkgutil, sys
 sys.modules["triton"] = None  # as if it were not installed
-import fdn_kernels, lib
-for package in (fdn_kernels, lib):
+import fdn, fdn_kernels
+for package in (fdn_kernels, fdn):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if module.name in ("fdn_kernels.triton_ops", "fdn_kernels.aot"):  # the kernels themselves
             continue

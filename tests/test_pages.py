@@ -8,9 +8,11 @@ import re
 import pandas as pd
 import pytest
 
-from lib import claims, differences, extras, paths, readme, report, results
-from lib.errors import UserError
-from lib.protocol import AS_WRITTEN, PUBLISHED
+from fdn import paths
+from fdn.errors import UserError
+from fdn.protocol import AS_WRITTEN, PUBLISHED
+from fdn.report import claims, console, readme
+from fdn.runs import differences, extras, results
 
 README = paths.ROOT / "README.md"
 
@@ -39,14 +41,14 @@ def test_readme_commands_exist():
     text = README.read_text()
     targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", text)) <= targets
-    from lib.cli import COMMANDS
+    from fdn.cli import COMMANDS
 
     assert set(re.findall(r"`?fdn ([a-z]+) ", text)) <= {name for name, *_ in COMMANDS}
 
 
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
-    metrics = report.with_committed(paths.COMMITTED_RESULTS)
-    for path in report.write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
+    metrics = console.with_committed(paths.COMMITTED_RESULTS)
+    for path in console.write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
         assert path.read_text() == (paths.COMPARISON / path.name).read_text(), path.name
 
 

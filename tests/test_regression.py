@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lib import experiment, results
-from lib.metrics import SUMMARY_COLUMNS
-from lib.models import BASELINE, MODEL_NAMES
-from lib.protocol import PROTOCOLS
+from fdn.metrics import SUMMARY_COLUMNS
+from fdn.models import BASELINE, MODEL_NAMES
+from fdn.protocol import PROTOCOLS
+from fdn.runs import experiment, results
 
 RECORD = Path(__file__).with_name("regression.json")
 CHANGES = {"epochs": 3, "warmup": 2, "eval_draws": 5, "ensemble_members": 3}

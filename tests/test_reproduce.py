@@ -12,12 +12,14 @@ import pandas as pd
 import pytest
 from fake_results import contents, write_results
 
-from lib import figures, notebooks, paths, readme, reproduce, results, tables
-from lib.arguments import parse_protocol
-from lib.cli import main
-from lib.data import uci
-from lib.errors import UserError
-from lib.models import MODEL_NAMES
+from fdn import paths
+from fdn.arguments import parse_protocol
+from fdn.cli import main
+from fdn.data import uci
+from fdn.errors import UserError
+from fdn.models import MODEL_NAMES
+from fdn.report import figures, readme, tables
+from fdn.runs import notebooks, reproduce, results
 
 ROOT = Path(__file__).resolve().parent.parent
 FDNS = ("IC-FDNet", "LP-FDNet")
@@ -32,8 +34,8 @@ recompute: bool = False  # train
 out: str = ""  # folder
 
 # %%
-from lib import experiment
-from lib.arguments import parse_protocol, parse_seeds
+from fdn.runs import experiment
+from fdn.arguments import parse_protocol, parse_seeds
 
 settings = parse_protocol(protocol, epochs=epochs or None)
 frame = experiment.run([dataset], models.split(","), parse_seeds(seeds), settings, out, workers=1)
@@ -48,7 +50,7 @@ protocol: str = "published"  # settings
 import sys
 from pathlib import Path
 import pandas as pd
-from lib import paths
+from fdn import paths
 
 frame = pd.read_parquet((Path(out) if out else paths.COMMITTED_RESULTS) / "metrics.parquet")
 print(len(frame), "rows of", paths.ROOT / "somewhere", "by", sys.executable, object())

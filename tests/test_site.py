@@ -10,11 +10,13 @@ from importlib.util import find_spec
 import pytest
 from fake_results import write_results
 
-from lib import figures, paths, published, results
-from lib.errors import UserError
-from lib.models import BASELINE, STOCHASTIC_MODELS
-from lib.site import build, markup, pages
-from lib.tables import plain_number
+from fdn import paths
+from fdn.errors import UserError
+from fdn.models import BASELINE, STOCHASTIC_MODELS
+from fdn.report import figures, published
+from fdn.report.site import build, markup, pages
+from fdn.report.tables import plain_number
+from fdn.runs import results
 
 sphinx_needed = pytest.mark.skipif(
     not all(map(find_spec, build.NEEDED)), reason="needs the extra `site`: pip install -c requirements.lock -e '.[site]'"
@@ -65,7 +67,7 @@ def test_page_of_a_data_set_holds_every_number_of_its_results(run, source):
 
 
 def test_every_figure_names_its_data_and_a_command_that_exists(source):
-    from lib.cli import _parser
+    from fdn.cli import _parser
 
     page = (source / "results" / "step.md").read_text()
     shown = re.findall(r"```\{figure\} (\S+)\n:alt: (.+)\n", page)

@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib import data, tables
-from lib.metrics import SUMMARY_COLUMNS
-from lib.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, count_parameters, model_grid, model_spec
-from lib.protocol import AS_WRITTEN, PUBLISHED, Protocol
-from lib.typesetting import Table, to_latex_text
+from fdn import data
+from fdn.metrics import SUMMARY_COLUMNS
+from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, count_parameters, model_grid, model_spec
+from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
+from fdn.report import tables
+from fdn.typesetting import Table, to_latex_text
 
 # last row of table "step-unified"
 PAPER_STEP_LP = ["1.000", "1.04", "-17.93", "468.5", "6306.7", "6529.4", "8.774"]

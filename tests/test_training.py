@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from lib import data, metrics
-from lib.data.dataset import Dataset
-from lib.models import MODEL_NAMES, ModelSpec
-from lib.noise import Streams, seed_sequence
-from lib.objectives import HeteroscedasticGaussian
-from lib.prediction import Prediction
-from lib.protocol import AS_WRITTEN, PUBLISHED, get_protocol
-from lib.training import fit
+from fdn import data, metrics
+from fdn.data.dataset import Dataset
+from fdn.models import MODEL_NAMES, ModelSpec
+from fdn.protocol import AS_WRITTEN, PUBLISHED, get_protocol
+from fdn.streams import Streams, seed_sequence
+from fdn.training.loop import fit
+from fdn.training.objectives import HeteroscedasticGaussian
+from fdn.training.prediction import Prediction
 
 SMALL = {"epochs": 4, "warmup": 3, "eval_draws": 7, "ensemble_members": 2}
 PROTOCOLS = [replace(PUBLISHED, **SMALL), replace(AS_WRITTEN, **SMALL)]
@@ -74,7 +74,7 @@ def test_deterministic_models_are_chosen_by_mse(dataset):
 
 def test_ensemble_members_share_minibatches_or_have_their_own(dataset):
     """Members that start equal stay equal on common minibatches without dropout, and part on their own."""
-    import lib.training as training
+    import fdn.training.loop as training
 
     protocol = replace(PUBLISHED, **SMALL, ensemble_dropout=0.0)
     original = training._stack

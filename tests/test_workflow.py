@@ -19,11 +19,12 @@ import pytest
 from fake_results import contents, write_results
 from test_reproduce import TRAINING, write_pair
 
-from lib import data, experiment, paths, results, study
-from lib.arguments import parse_protocol
-from lib.cli import main
-from lib.data import uci
-from lib.errors import UserError
+from fdn import data, paths
+from fdn.arguments import parse_protocol
+from fdn.cli import main
+from fdn.data import uci
+from fdn.errors import UserError
+from fdn.runs import experiment, results, study
 
 pytest.importorskip("snakemake", reason="the extra `workflow` is not installed")
 
@@ -314,7 +315,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path):
     out = tmp_path / "out"
     command = ["run", "--dataset", "step", "--models", "TrainingMean", "--seeds", "0:2", "--out", str(out)]
     small = subprocess.run(
-        [sys.executable, "-m", "lib", *command], capture_output=True, text=True, cwd=paths.ROOT,
+        [sys.executable, "-m", "fdn", *command], capture_output=True, text=True, cwd=paths.ROOT,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )  # fmt: skip
     assert small.returncode == 2 and "File too large" in small.stderr and "Traceback" not in small.stderr

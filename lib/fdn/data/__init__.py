@@ -1,0 +1,58 @@
+"""Data sets by name: toy tasks, UCI sets and a real set that needs no download.
+
+>>> load("step")
+Dataset(step: 1024 train, 512 validation (256 ID), 2001 test (201 ID), 1 feature)
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from fdn.data import tabular, toy, uci
+from fdn.data.dataset import Dataset
+from fdn.data.splits import feature_band_split
+from fdn.data.tabular import from_frame
+from fdn.errors import UserError
+
+__all__ = [
+    "NAMES", "REAL", "TOY", "UCI", "Dataset",
+    "available", "check_name", "feature_band_split", "from_frame", "load", "missing",
+]  # fmt: skip
+
+TOY = tuple(toy.FUNCTIONS["published"])
+UCI = tuple(uci.SOURCES)
+REAL = (*UCI, "diabetes")
+NAMES = (*TOY, *REAL)
+
+
+def load(name: str, functions: str = "published", toy_validation: str = "published") -> Dataset:
+    """Data set by name.
+
+    ``functions`` and ``toy_validation`` ("published" or "printed") concern the toy tasks; see ``toy.toy``.
+
+    Raises:
+        UserError: unknown name or choice; a UCI file that is damaged, or missing and not to be downloaded.
+    """
+    check_name(name)
+    if name in TOY:
+        return toy.toy(name, functions, toy_validation)
+    return uci.load(name) if name in UCI else tabular.diabetes()
+
+
+def check_name(name: str) -> None:
+    """Raise a UserError that lists the names and the closest one, unless ``name`` is among them."""
+    if name not in NAMES:
+        close = difflib.get_close_matches(name.lower(), NAMES, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UserError(f"unknown data set {name!r}; {hint}choose from {', '.join(NAMES)}")
+
+
+def available(name: str) -> bool:
+    """Whether a data set can be had without a download; a damaged file counts, so that loading it says so."""
+    check_name(name)
+    return name not in UCI or uci.find(name) is not None
+
+
+def missing() -> tuple[str, ...]:
+    """The data sets whose files are not on disk; ``uci.SOURCES[name].how_to_get`` says what to do."""
+    return tuple(name for name in NAMES if not available(name))

@@ -1,0 +1,85 @@
+"""Where training and prediction run: the CPU or a GPU. Random numbers come from the host's streams on both.
+
+A GPU is given every number that the CPU would draw, so that a seed's results agree to rounding. During training only
+scores come back from it, through :func:`to_host`, and where dropout masks are drawn the number of units they are for.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fdn import metrics
+from fdn.errors import UserError
+
+DEVICES = ("cpu", "cuda", "auto")
+CPU = torch.device("cpu")
+
+
+def choose_device(name: str | torch.device) -> torch.device:
+    """The device of a name: ``"cpu"``, ``"cuda"`` (the current GPU) or ``"auto"`` (a GPU if there is one).
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+
+    Raises:
+        UserError: for another name, and for ``"cuda"`` where PyTorch finds no GPU.
+    """
+    if isinstance(name, torch.device):
+        return name
+    if name not in DEVICES:
+        raise UserError(f"unknown device {name!r}; choose from {', '.join(DEVICES)}")
+    if name == "cpu" or name == "auto" and not torch.cuda.is_available():
+        return CPU
+    if not torch.cuda.is_available():
+        why = "finds none" if torch.version.cuda else "was built without CUDA"
+        raise UserError(f"the device cuda needs an NVIDIA GPU, and PyTorch {torch.__version__} {why}; use cpu or auto")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def device_name(device: torch.device) -> str:
+    """``"cpu"``, or what the GPU calls itself."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def staged(t: Tensor, device: torch.device) -> Tensor:
+    """The tensor in memory from which it can be copied to the device without waiting: pinned, for a GPU."""
+    if device.type == "cpu" or not t.is_cpu:
+        return t
+    return torch.empty(t.shape, dtype=t.dtype, pin_memory=device.type == "cuda").copy_(t)
+
+
+def to_device(t: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device, copied there without waiting."""
+    return staged(t, device).to(device, non_blocking=True)
+
+
+def to_host(t: Tensor) -> np.ndarray:
+    """The tensor's numbers, once the device has computed them."""
+    return t.cpu().numpy()
+
+
+def clock(device: torch.device) -> float:
+    """Seconds of wall time, once the device has done all it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def mean_score(draws: Tensor, y: Tensor) -> np.ndarray:
+    """Mean CRPS over the points, of one draw the mean squared error: draws ``(..., K, N)``, y ``(N,)`` to ``(...)``."""
+    if draws.is_cpu:
+        score = metrics.crps if draws.shape[-2] > 1 else metrics.mse
+        return score(draws.numpy(), y.numpy()).mean(-1)
+    return to_host((crps(draws, y) if draws.shape[-2] > 1 else (draws - y).square().mean(-2)).mean(-1))
+
+
+def crps(draws: Tensor, y: Tensor) -> Tensor:
+    """:func:`fdn.metrics.crps` on a device: draws ``(..., K, N)``, y ``(N,)`` to ``(..., N)``."""
+    n_draws = draws.shape[-2]
+    errors = (draws.mT.double() - y[:, None]).sort(-1).values  # (..., N, K)
+    ranks = torch.arange(1 - n_draws, n_draws, 2, dtype=errors.dtype, device=errors.device)  # (K,)
+    return errors.abs().mean(-1) - errors @ (ranks / n_draws**2)

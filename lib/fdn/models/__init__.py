@@ -1,0 +1,32 @@
+"""The eight models: a family of weight distributions, one network skeleton, and a row for each model."""
+
+from fdn.models.network import Network, Noise
+from fdn.models.zoo import (
+    BASELINE,
+    MODEL_NAMES,
+    STOCHASTIC_MODELS,
+    ModelSpec,
+    build_network,
+    count_parameters,
+    initial_network,
+    model_grid,
+    model_spec,
+    published_spec,
+    solve_widths,
+)
+
+__all__ = [
+    "BASELINE",
+    "MODEL_NAMES",
+    "STOCHASTIC_MODELS",
+    "ModelSpec",
+    "Network",
+    "Noise",
+    "build_network",
+    "count_parameters",
+    "initial_network",
+    "model_grid",
+    "model_spec",
+    "published_spec",
+    "solve_widths",
+]

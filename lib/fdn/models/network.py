@@ -1,0 +1,122 @@
+"""The one network skeleton: layer, ReLU, layer; and the random numbers of a forward pass."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fdn.devices import to_device
+from fdn.models.posteriors import noise_shape
+from fdn.streams import Dropped, Streams
+from fdn_kernels import mlp
+
+
+class Noise(NamedTuple):
+    """The random numbers of one forward pass."""
+
+    kind: str  # "shared", "independent", "local" or "none"
+    eps: tuple[Tensor | None, ...] = ()  # per layer, (..., K, 1 or B, P or d_out)
+    masks: tuple[Tensor | Dropped | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
+
+    def to(self, device: torch.device) -> Noise:
+        """The same numbers on a device; masks that are drawn when they are used stay on the host."""
+        if device.type == "cpu":
+            return self
+        eps = tuple(None if e is None else to_device(e, device) for e in self.eps)
+        return Noise(self.kind, eps, tuple(to_device(m, device) if isinstance(m, Tensor) else m for m in self.masks))
+
+
+class Network(nn.Module):
+    """Layer, ReLU, layer, ... , layer; the layers say how their weights are distributed.
+
+    Args:
+        layers: weight posteriors of :mod:`fdn.models.posteriors`, first to last.
+        dropout: rate on hidden activations in training.
+        predict_with_dropout: whether masks are drawn in prediction too.
+    """
+
+    def __init__(self, layers: list[nn.Module], dropout: float = 0.0, predict_with_dropout: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.dropout, self.predict_with_dropout = dropout, predict_with_dropout
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether two predictions differ."""
+        return any(layer.sampled for layer in self.layers) or self.draws_masks_late
+
+    @property
+    def draws_masks_late(self) -> bool:
+        """Whether predictions draw dropout masks, which is done for one replicate at a time."""
+        return self.dropout > 0 and self.predict_with_dropout
+
+    @property
+    def per_example_noise(self) -> bool:
+        """Whether some layer's weight distribution depends on the example (so that noise can be fresh per example)."""
+        return any(layer.sampled and layer.per_example for layer in self.layers)
+
+    @property
+    def global_weights(self) -> bool:
+        """Whether every layer's weights are the same for all examples."""
+        return all(hasattr(layer, "sample") for layer in self.layers)
+
+    def draw_noise(
+        self, streams: Streams, kind: str, draws: int, batch: int, training: bool, same_pass: Noise | None = None
+    ) -> Noise:
+        """Noise of the given kind for ``draws`` Monte Carlo draws over ``batch`` examples.
+
+        ``same_pass`` is the noise of earlier examples of the same pass: what is drawn once per pass is taken from it.
+        """
+        eps, hidden = [], [layer.d_out for layer in list(self.layers)[:-1]]
+        for i, layer in enumerate(self.layers):
+            shape = noise_shape(layer, kind, draws, batch)
+            once = kind == "shared" or not (layer.sampled and layer.per_example)
+            if same_pass is not None and once:
+                eps.append(same_pass.eps[i])
+            else:
+                eps.append(None if shape is None else streams.normal(*shape))
+        masked = self.dropout > 0 and (training or self.predict_with_dropout)
+        if masked and not training and not streams.lead:
+            masks = tuple(Dropped(streams, draws) for d in hidden)
+        else:
+            masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
+        return Noise(kind, tuple(eps), masks)
+
+    def forward(self, x: Tensor, noise: Noise | None = None, kl: str = "none") -> tuple[Tensor, Tensor | None]:
+        """Outputs and KL.
+
+        Args:
+            x: inputs, ``(..., B, d_in)``.
+            noise: from :meth:`draw_noise`; None propagates the mean weights.
+            kl: ``"analytic"``, ``"sampled"`` or ``"none"``.
+
+        Returns:
+            outputs ``(..., K, B, d_out)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in {1, B};
+            None where it was not asked for or no layer has one.
+
+        Source: paper, algorithm 1 (inner loop over layers).
+        """
+        noise = noise or Noise("none")
+        eps, masks = noise.eps or (None,) * len(self.layers), noise.masks or (None,) * len(self.layers)
+        if self.global_weights and not any(isinstance(m, Dropped) for m in masks):
+            drawn = [layer.sample(noise.kind, e, kl) for layer, e in zip(self.layers, eps)]
+            widths = [self.layers[0].d_in, *(layer.d_out for layer in self.layers)]
+            terms = [term for _, term in drawn if term is not None]
+            return mlp(x, [theta for theta, _ in drawn], widths, masks, self.dropout), sum(terms) if terms else None
+        x = x.unsqueeze(-3)  # (..., 1, B, d_in)
+        a, total = x, None
+        for i, layer in enumerate(self.layers):
+            if i > 0 and isinstance(masks[i - 1], Dropped):
+                a, term = layer.after_dropout(a, masks[i - 1], self.dropout), None
+            else:
+                a, term = layer(a, x, noise.kind, eps[i], kl)  # (..., K, B, d_out), (..., k, b)
+            if term is not None:
+                total = term if total is None else total + term
+            if i == len(self.layers) - 1:
+                break
+            a = a.relu() if torch.is_grad_enabled() else a.relu_()  # (..., K, B, d)
+            if isinstance(masks[i], Tensor):
+                a = a * masks[i] / (1 - self.dropout)
+        return a, total

@@ -1,0 +1,186 @@
+"""The family of weight distributions q(theta | x) for one layer (paper, appendix A).
+
+Every class is one linear layer written for one network. Activations are ``(..., k, B, d)`` with k Monte Carlo draws
+(1 while nothing has been drawn); parameters may carry leading replicate dimensions (see
+:mod:`fdn.models.stacking`). ``forward(a, x, noise, eps, kl)`` takes the previous activation, the network's input, the
+kind of noise and the noise itself, and returns the layer's output ``(..., K, B, d_out)`` and its KL ``(..., k, b)`` or None.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fdn.streams import Dropped
+from fdn_kernels import WeightGaussian, affine, dropout_linear, fdn_linear, matvec, relu_affine
+from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
+
+Output = tuple[Tensor, Tensor | None]
+
+
+class Hypernet(nn.Module):
+    """Linear - ReLU - Linear from a conditioning signal to a layer's weights or their parameters."""
+
+    def __init__(self, d_signal: int, width: int, n_outputs: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(d_signal, width)
+        self.output = nn.Linear(width, n_outputs)
+
+    def hidden_activation(self, s: Tensor) -> Tensor:
+        """z = relu(V s + v): s (..., k, B, d_signal) to (..., k, B, width)."""
+        return relu_affine(s, self.hidden.weight, self.hidden.bias)
+
+    def forward(self, s: Tensor) -> Tensor:
+        """U z + c: (..., k, B, n_outputs)."""
+        return affine(self.hidden_activation(s), self.output.weight, self.output.bias)
+
+
+class PointLinear(nn.Module):
+    """q = delta(theta - theta_hat): an ordinary linear layer (MLP, dropout, ensemble members)."""
+
+    sampled = False
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.d_in, self.d_out = d_in, d_out
+        self.linear = nn.Linear(d_in, d_out)
+
+    def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+        return affine(a, self.linear.weight, self.linear.bias), None
+
+    def sample(self, noise: str, eps: Tensor | None, kl: str) -> Output:
+        """The layer's parameters, ``(..., 1, 1, P)``, and no KL."""
+        return torch.cat([self.linear.weight.flatten(-2), self.linear.bias], -1)[..., None, None, :], None
+
+    def after_dropout(self, a: Tensor, dropped: Dropped, rate: float) -> Tensor:
+        """The layer on a masked anew for each draw and example: a ``(1 or K, B, d_in)`` to ``(K, B, d_out)``."""
+        masks = functools.partial(dropped.streams.subsets, rate)
+        return dropout_linear(a, masks, rate, self.linear.weight, self.linear.bias, dropped.draws)
+
+
+class HyperLinear(nn.Module):
+    """q = delta(theta - G(s)): the deterministic hypernetwork, s the layer's own input."""
+
+    sampled = False
+
+    def __init__(self, d_in: int, d_out: int, hyper: int) -> None:
+        super().__init__()
+        self.d_in, self.d_out = d_in, d_out
+        self.hypernet = Hypernet(d_in, hyper, d_out * (d_in + 1))
+
+    def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+        return matvec(self.hypernet(a), a), None  # theta (..., k, B, P)
+
+
+class GlobalGaussianLinear(nn.Module, ABC):
+    """A Gaussian that does not depend on x; subclasses say where its (mu, rho) come from.
+
+    One theta is drawn per pass and used for every example: the paper amortises sampling over inputs (appendix A).
+
+    Args:
+        scale: ``"exp"`` (sigma = exp(rho)) or ``"softplus"`` (sigma = floor + softplus(rho)).
+        prior_scale: sigma_0.
+    """
+
+    sampled = True
+    per_example = False
+
+    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float) -> None:
+        super().__init__()
+        self.d_in, self.d_out, self.floor, self.prior_scale = d_in, d_out, floor, prior_scale
+        self.scale = scale
+
+    @abstractmethod
+    def mean_and_rho(self) -> tuple[Tensor, Tensor]:
+        """The Gaussian's parameters, each ``(..., P)``, weights first."""
+
+    def gaussian(self) -> WeightGaussian:
+        """The layer's weight distribution, ``(..., 1, 1, P)``."""
+        mean, rho = self.mean_and_rho()
+        scale = rho.exp() if self.scale == "exp" else self.floor + F.softplus(rho)
+        return WeightGaussian(mean[..., None, None, :], scale[..., None, None, :])
+
+    def sample(self, noise: str, eps: Tensor | None, kl: str) -> Output:
+        """One theta per draw, ``(..., K, 1, P)``, the mean for noise ``"none"``, and the KL, ``(..., k, 1)``."""
+        q = self.gaussian()
+        theta = q.mean if noise == "none" else torch.addcmul(q.mean, q.scale, eps)
+        if kl == "none":
+            return theta, None
+        return theta, gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
+
+    def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+        theta, term = self.sample(noise, eps, kl)
+        return matvec(theta, a), term
+
+
+class GaussianLinear(GlobalGaussianLinear):
+    """q = N(mu, sigma^2), free parameters (BayesNet); mu ~ N(0, 0.1^2) and rho = -3 at the start."""
+
+    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float) -> None:
+        super().__init__(d_in, d_out, scale, floor, prior_scale)
+        n = d_out * (d_in + 1)
+        self.mean = nn.Parameter(0.1 * torch.randn(n))
+        self.rho = nn.Parameter(torch.full((n,), -3.0))
+
+    def mean_and_rho(self) -> tuple[Tensor, Tensor]:
+        return self.mean, self.rho
+
+
+class LatentGaussianLinear(GlobalGaussianLinear):
+    """q = N(mu(h), sigma(h)^2), a hypernetwork of one trained latent vector h (GaussHyperNet); h ~ N(0, 1) at the start."""
+
+    def __init__(
+        self, d_in: int, d_out: int, hyper: int, latent: int, scale: str, floor: float, prior_scale: float
+    ) -> None:
+        super().__init__(d_in, d_out, scale, floor, prior_scale)
+        self.hypernet = Hypernet(latent, hyper, 2 * d_out * (d_in + 1))
+        self.latent = nn.Parameter(torch.randn(latent))
+
+    def mean_and_rho(self) -> tuple[Tensor, Tensor]:
+        outputs = self.hypernet(self.latent[..., None, None, :])[..., 0, 0, :]  # (..., 2 P)
+        return hypernet_order(outputs, self.d_in, -1)
+
+
+class FDNLinear(nn.Module):
+    """q = N(mu(s), sigma(s)^2), sigma = floor + softplus(rho): the FDN layer (paper, section 3.2).
+
+    Args:
+        condition_on: ``"input"`` (IC: s is the network's input, of width ``d_signal``) or ``"previous"`` (LP: s is the
+            previous activation of the same draw, of width ``d_in``).
+    """
+
+    sampled = True
+    per_example = True
+    backend = "auto"  # of the op, see fdn_kernels.fdn_linear
+
+    def __init__(
+        self, d_in: int, d_out: int, hyper: int, condition_on: str, d_signal: int, floor: float, prior_scale: float
+    ) -> None:
+        super().__init__()
+        if condition_on not in ("input", "previous"):
+            raise ValueError(f"condition_on is {condition_on!r}; expected 'input' or 'previous'")
+        self.d_in, self.d_out, self.floor, self.prior_scale = d_in, d_out, floor, prior_scale
+        self.condition_on = condition_on
+        self.hypernet = Hypernet(d_signal if condition_on == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
+
+    def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+        z = self.hypernet.hidden_activation(x if self.condition_on == "input" else a)  # (..., k, B, h)
+        output = self.hypernet.output
+        return fdn_linear(
+            a, z, output.weight, output.bias,
+            noise=noise, eps=eps, kl=kl, floor=self.floor, prior_scale=self.prior_scale, backend=self.backend,
+        )  # fmt: skip
+
+
+def noise_shape(layer: nn.Module, noise: str, draws: int, batch: int) -> tuple[int, ...] | None:
+    """Shape (K, 1 or B, P or d_out) of the standard normal numbers ``layer`` needs for one pass, None for none."""
+    if not layer.sampled or noise == "none":
+        return None
+    n_weights = layer.d_out * (layer.d_in + 1)
+    if noise == "shared" or not layer.per_example:
+        return draws, 1, n_weights
+    return draws, batch, {"independent": n_weights, "local": layer.d_out}[noise]

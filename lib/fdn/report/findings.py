@@ -1,0 +1,280 @@
+"""What a results folder says about a data set: the computed pieces of the notebooks' tables and prose.
+
+Sentences are made from the numbers, so that they stay true whatever was run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fdn import metrics as measures
+from fdn import paths
+from fdn.errors import UserError
+from fdn.models import BASELINE, STOCHASTIC_MODELS
+from fdn.report import console, published
+from fdn.report.tables import DASH, MISSING, corrected_mean_error, plain_number
+from fdn.runs import results
+from fdn.typesetting import Table
+
+PROTOCOL_COLUMNS = {
+    "spearman": "ρ",
+    "slope_b": "b",
+    "aurc": "AURC",
+    "delta_var": "ΔVar",
+    "delta_mse": "ΔMSE",
+    "delta_crps": "ΔCRPS",
+    "mse_id": "MSE, ID",
+    "mean_id": "error of the mean, ID",
+    "crps_id": "CRPS, ID",
+    "best_epoch": "epoch kept",
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """One data set under one protocol: its runs, and the per-point results of the seed that figures show."""
+
+    dataset: str
+    protocol: str  # label
+    runs: pd.DataFrame  # a row per model and seed
+    seed: int | None  # the representative one; None if there are no per-point results
+    points: Mapping[str, pd.DataFrame]  # model: a row per test point
+    remark: str  # what is shown, or why there is nothing to show
+
+    @property
+    def title(self) -> str:
+        """Of its figures of one seed."""
+        return f"{self.dataset}, seed {self.seed}, protocol {self.protocol}"
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """The metrics of a results folder.
+
+    Raises:
+        UserError: if there are none, or if the file is damaged.
+    """
+    try:
+        return console.read_metrics(folder)
+    except FileNotFoundError as error:
+        raise UserError(str(error)) from error
+
+
+def results_folder(out: str, recompute: bool) -> Path:
+    """Where a notebook reads: ``out``, by default the committed results or, with ``recompute``, ``out/``.
+
+    Raises:
+        UserError: if a parameter is of another kind than it should be.
+    """
+    if not isinstance(recompute, bool):
+        raise UserError(f"recompute is {recompute!r}; expected True or False")
+    if not isinstance(out, str):
+        raise UserError(f"out is {out!r}; expected a folder, or nothing for the default one")
+    return Path(out) if out else paths.DEFAULT_OUT if recompute else paths.COMMITTED_RESULTS
+
+
+def place(folder: Path) -> str:
+    """A folder for the reader: relative to the project if inside, else its name alone.
+
+    >>> place(paths.ROOT / "data" / "results")
+    'data/results'
+    """
+    absolute = Path(os.path.abspath(folder))
+    root = Path(os.path.abspath(paths.ROOT))
+    return absolute.relative_to(root).as_posix() if absolute.is_relative_to(root) else absolute.name
+
+
+def study(
+    folder: Path,
+    metrics: pd.DataFrame,
+    dataset: str,
+    protocol: str,
+    models: Sequence[str] = STOCHASTIC_MODELS,
+) -> Study:
+    """The runs of a data set by those ``models`` that are stochastic, and their points for one seed.
+
+    That is the representative seed of all in the folder. Where the paper's rule has no answer, since one of
+    the FDNs is missing, the first seed with points stands in, and ``remark`` says so.
+    """
+    here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    drawn = [model for model in STOCHASTIC_MODELS if model in models]
+    runs = here[here["model"].isin(drawn)].reset_index(drop=True)
+    try:
+        seeds = [published.representative_seed(metrics, dataset, protocol)]
+        remark = f"figures of one seed show seed {{}}, the representative one of {here['seed'].nunique()}"
+    except UserError:
+        seeds = sorted(runs["seed"].unique())
+        remark = "there is no representative seed without both FDNs; figures show seed {}"
+    for seed in map(int, seeds):
+        cells = {model: (folder, dataset, model, protocol, seed) for model in drawn}
+        points = {m: results.load_points(*cell) for m, cell in cells.items() if results.has_points(*cell)}
+        if points:
+            return Study(dataset, protocol, runs, seed, points, f"{dataset}: {remark.format(seed)}.")
+    remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
+    return Study(dataset, protocol, runs, None, {}, remark)
+
+
+def seed_ranges(seeds: Iterable[int]) -> str:
+    """Seeds as one would type them.
+
+    >>> seed_ranges([2, 3, 4, 7])
+    '2:5,7'
+    """
+    numbers = sorted(set(seeds))
+    starts = [s for s in numbers if s - 1 not in numbers]
+    ends = [s + 1 for s in numbers if s + 1 not in numbers]
+    return ",".join(f"{a}:{b}" if b > a + 1 else str(a) for a, b in zip(starts, ends, strict=True))
+
+
+def missing_cells(
+    metrics: pd.DataFrame, datasets: Sequence[str], models: Sequence[str], seeds: Sequence[int], protocol: str
+) -> list[str]:
+    """A line for each group of cells that was asked for and is not in the metrics."""
+    chosen = metrics[metrics["protocol"] == protocol]
+    known = set(zip(chosen["dataset"], chosen["model"], chosen["seed"]))
+    lines = []
+    for dataset in datasets:
+        groups: dict[str, list[str]] = {}
+        for model in models:
+            if absent := [s for s in seeds if (dataset, model, s) not in known]:
+                groups.setdefault(seed_ranges(absent), []).append(model)
+        for absent, names in groups.items():
+            who = "every model asked for" if len(names) == len(models) else ", ".join(names)
+            lines.append(f"{dataset}, seeds {absent}: {who}")
+    return lines
+
+
+def listing(items: Sequence[str]) -> str:
+    """Items as a phrase.
+
+    >>> listing(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
+
+
+def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
+    """Markdown bullets, one per region: which models predict better than the training mean, and which worse.
+
+    Medians over seeds of MSE_i of one draw, and of the squared error of the predictive mean, corrected for
+    Var / K.
+    """
+    here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    present = set(here["model"])
+    models = [model for model in STOCHASTIC_MODELS if model in present]
+    if BASELINE not in present or not models:
+        return f"- {dataset}: {BASELINE} or all stochastic models are missing; nothing to compare."
+    bullets = []
+    for region, words in (("id", "inside the band"), ("ood", "outside")):
+        level = here.loc[here["model"] == BASELINE, f"mse_{region}"].median()
+        parts = []
+        for what, value in (("one draw", _draw_error), ("the predictive mean", corrected_mean_error)):
+            errors = {model: value(here[here["model"] == model], region).median() for model in models}
+            worse = [f"{m} ({plain_number(e)})" for m, e in errors.items() if not e < level]
+            better = [f"{m} ({plain_number(e)})" for m, e in errors.items() if e < level]
+            sides = [f"worse: {listing(worse)}"] * bool(worse) + [f"better: {listing(better)}"] * bool(better)
+            parts.append(f"{what} is " + "; ".join(sides))
+        bullets.append(
+            f"- **{dataset}, {words}**, the training mean has a squared error of {plain_number(level)}. "
+            f"Against it, {parts[0]}. And {parts[1]}."
+        )
+    return "\n".join(bullets)
+
+
+def _draw_error(run: pd.DataFrame, region: str) -> pd.Series:
+    return run[f"mse_{region}"]
+
+
+def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str, metric: str = "delta_var") -> str:
+    """A Markdown bullet: the largest over the smallest value among the seeds, for each model."""
+    here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    heading = PROTOCOL_COLUMNS[metric]
+    factors = {}
+    for model in STOCHASTIC_MODELS:
+        values = here.loc[here["model"] == model, metric].dropna()
+        if len(values) > 1:
+            low, high = values.min(), values.max()
+            factors[model] = f"{high / low:.1f}" if low > 0 else "changes sign" if high > 0 else DASH
+    if not factors:
+        return f"- **{dataset}**: one seed or none, so that nothing can be said about the spread."
+    words = listing([f"{model} {factor}" for model, factor in factors.items()])
+    return f"- **{dataset}**, largest over smallest {heading} among the seeds: {words}."
+
+
+def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
+    """A Markdown bullet: how many of the published numbers of a data set the seeds reach."""
+    comparison = published.compare(metrics, protocol)
+    here = comparison[comparison["dataset"] == dataset]
+    compared = here[here["n_seeds"] > 0]
+    if compared.empty:
+        reason = "nothing computed" if len(here) else "not a data set of the paper"
+        return f"- **{dataset}**: {reason}, so that there is nothing to compare."
+    counts = published.score(here).set_index(["by", "name"]).loc[("total", "total")]
+    central, inside = (f"{counts['expected_' + name] * counts['n']:.0f}" for name in ("central", "minmax"))
+    missing = f" ({len(here) - len(compared)} missing)" if len(compared) < len(here) else ""
+    return (
+        f"- **{dataset}**: of {len(compared)} published numbers{missing}, {counts['minmax']:.0f} "
+        f"lie within the range of our seeds, where {inside} would be expected of one more seed, and "
+        f"{counts['central']:.0f} within 5–95 %, where {central} would be."
+    )
+
+
+def mean_error_table(found: Study) -> Table:
+    r"""Is Var_i informative about the error of the predictive mean, or only about itself?
+
+    MSE_i = Var_i + Bias_i^2 with Bias_i^2 = (mean_i - y_i)^2, so b = 1 + b', where b' is the slope of
+    Bias_i^2 against Var_i: for errors as large as the spread says, b' = 1. Rows are models; columns are the
+    share of Var in the MSE of a region, Spearman correlations with Var_i of MSE_i and of Bias_i^2, b and b'.
+    Of one seed, over all test points unless a region is named. Source: ours; from the terms of Appendix H.
+    """
+    rows = []
+    for model, frame in found.points.items():
+        frame = frame.assign(bias2=(frame["mean"] - frame["y"]) ** 2)
+        regions = [frame[frame["region"] == region] for region in ("ID", "OOD")]
+        shares = [part["var"].sum() / part["mse"].sum() for part in regions]
+        rhos = [measures.spearman(frame["var"], frame[column]) for column in ("mse", "bias2")]
+        rhos += [measures.spearman(part["var"], part["bias2"]) for part in regions]
+        slopes = [measures.linear_fit(frame["var"], frame[column])[1] for column in ("mse", "bias2")]
+        percent = [DASH if np.isnan(share) else f"{share:.1%}" for share in shares]
+        rows.append((model, *percent, *map(plain_number, (*rhos, *slopes))))
+    return Table(
+        name=f"mean_error_{found.dataset}",
+        title=f"Var against the error of the predictive mean on {found.dataset}",
+        caption=f"Seed {found.seed}, protocol `{found.protocol}`. Bias² is the squared error of the "
+        "predictive mean, b′ the slope of its fit against Var.",
+        columns=("Model", "Var/MSE, ID", "Var/MSE, OOD", "ρ(Var, MSE)", "ρ(Var, Bias²)", "the same, ID",
+                 "the same, OOD", "b", "b′ = b − 1"),
+        rows=tuple(rows),
+        align="l" + "r" * 8,
+    )  # fmt: skip
+
+
+def protocol_table(
+    metrics: pd.DataFrame, dataset: str, protocols: Sequence[str], models: Sequence[str] = STOCHASTIC_MODELS
+) -> Table:
+    """Medians over seeds of the key metrics under several protocols, a row per model and protocol."""
+    rows = []
+    for model in models:
+        for protocol in protocols:
+            keys = (metrics["dataset"] == dataset, metrics["model"] == model, metrics["protocol"] == protocol)
+            run = metrics[np.logical_and.reduce(keys)]
+            cells = [MISSING] * len(PROTOCOL_COLUMNS)
+            if len(run):
+                run = run.assign(mean_id=corrected_mean_error(run, "id"))
+                medians = run[list(PROTOCOL_COLUMNS)].median()
+                cells = [plain_number(value) for value in medians[:-1]] + [f"{medians['best_epoch']:.0f}"]
+            rows.append((model, f"`{protocol}`", str(len(run)), *cells))
+    return Table(
+        name=f"protocols_{dataset}",
+        title=f"The protocols on {dataset}",
+        caption="Medians over seeds; the error of the mean is corrected for Var / K.",
+        columns=("Model", "Protocol", "Seeds", *PROTOCOL_COLUMNS.values()),
+        rows=tuple(rows),
+        align="llr" + "r" * len(PROTOCOL_COLUMNS),
+        notes=(f"{MISSING}: not computed.",) if any(MISSING in row for row in rows) else (),
+    )

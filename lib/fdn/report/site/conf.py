@@ -1,0 +1,75 @@
+"""Sphinx settings of the site; :func:`fdn.report.site.build.build` calls Sphinx with the pages it wrote."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+
+project = "Functional Distribution Networks, reproduced"
+html_title = "FDN, reproduced"
+language = "en"
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_render_markdown_format = "myst"  # tables and mathematics in outputs
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+
+add_module_names = False
+default_role = "py:obj"  # `name` in a docstring is a link where the name is documented
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as they are written: a path would be this machine's
+autodoc_mock_imports = [] if find_spec("triton") else ["triton"]
+napoleon_numpy_docstring = False
+
+exclude_patterns = ["downloads"]  # notebooks as they are, for readers to keep
+
+html_theme = "furo"
+templates_path = ["templates/sphinx"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
+html_favicon = "static/icon.svg"
+html_copy_source = False
+html_show_copyright = False
+
+mathjax_path = "mathjax/tex-chtml.js"
+mathjax3_config = {  # no menu: every formula would be a stop of the Tab key
+    "options": {"enableMenu": False, "enableAssistiveMml": True},
+    "chtml": {"scale": 0.95},
+}
+
+
+def _escape_bars(app, what, name, obj, options, lines: list[str]) -> None:
+    """Docstrings write |x| for absolute values, which reStructuredText takes for a substitution."""
+    lines[:] = [line if line.lstrip().startswith(">>>") else re.sub(r"(?<!`)\|(?!`)", r"\\|", line) for line in lines]
+
+
+def _describe_figures(app, doctree) -> None:
+    """A figure that a notebook's cell made is described by the section it stands in."""
+    from docutils import nodes
+
+    for section in doctree.findall(nodes.section):
+        images = [image for child in section.children if not isinstance(child, nodes.section) for image in child.findall(nodes.image)]
+        for number, image in enumerate(images, 1):
+            which = f" {number} of {len(images)}" if len(images) > 1 else ""
+            image.attributes.setdefault("alt", f"Figure{which} of section {section.next_node(nodes.title).astext()}")
+
+
+def _label(app, page, template, context, doctree) -> None:
+    """Tables written in Markdown say which way their headers point, as the others do; headings in the menu their level."""
+    if "furo_navigation_tree" in context:
+        context["furo_navigation_tree"] = context["furo_navigation_tree"].replace('role="heading"', 'role="heading" aria-level="2"')
+    if "body" in context:
+        context["body"] = re.sub(r'<th(?= class="(?:[^"]* )?head)', '<th scope="col"', context["body"])
+
+
+def setup(app) -> dict[str, bool]:
+    """Connect what Sphinx has no setting for."""
+    app.connect("autodoc-process-docstring", _escape_bars)
+    app.connect("doctree-read", _describe_figures)
+    app.connect("html-page-context", _label, priority=900)  # after the theme
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,88 @@
+"""HTML of tables that sort: numbers carry their full value, so that order and checks never read a rounded one."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fdn.report.tables import DASH, plain_number
+from fdn.typesetting import Table
+
+
+class Printed(NamedTuple):
+    """A number shown as it was printed elsewhere."""
+
+    text: str
+    value: float
+
+
+Cell = str | float | int | Printed | None
+
+
+def sortable_table(name: str, caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], heads: int = 1) -> str:
+    """A table in a box that scrolls sideways where the page is narrow.
+
+    A float is shown as :func:`fdn.report.tables.plain_number` writes it, with its exact value in ``data-value``; text is
+    shown as it is, `code` in typewriter; None and NaN are a dash. The first ``heads`` cells of a row name it.
+
+    >>> print(sortable_table("t", "Numbers", ["model", "b"], [["BayesNet", 1 / 3]]).replace("><", ">\\n<"))
+    <div class="table-wrapper docutils container" role="region" aria-labelledby="t" tabindex="0">
+    <table class="docutils sortable">
+    <caption id="t">Numbers</caption>
+    <thead>
+    <tr>
+    <th scope="col">model</th>
+    <th scope="col" class="number">b</th>
+    </tr>
+    </thead>
+    <tbody>
+    <tr>
+    <th scope="row">BayesNet</th>
+    <td class="number" data-value="0.3333333333333333">0.333</td>
+    </tr>
+    </tbody>
+    </table>
+    </div>
+    """
+    numeric = [any(isinstance(row[i], (int, float, Printed)) for row in rows) for i in range(len(columns))]
+    head = "".join(
+        f'<th scope="col"{" class=" + chr(34) + "number" + chr(34) if is_number else ""}>{_text(column)}</th>'
+        for column, is_number in zip(columns, numeric, strict=True)
+    )
+    body = "".join(
+        f"<tr>{''.join(_cell(cell, i < heads, is_number) for i, (cell, is_number) in enumerate(zip(row, numeric, strict=True)))}</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="table-wrapper docutils container" role="region" aria-labelledby="{name}" tabindex="0">'
+        f'<table class="docutils sortable"><caption id="{name}">{_text(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def from_table(table: Table, heads: int = 1) -> str:
+    """A :class:`fdn.typesetting.Table` as HTML, its notes below it."""
+    notes = "".join(f'<p class="note">{_text(note)}</p>' for note in table.notes)
+    return sortable_table(table.name, f"{table.title}. {table.caption}", table.columns, table.rows, heads) + notes
+
+
+def _cell(cell: Cell, is_head: bool, is_number: bool) -> str:
+    kind = ' class="number"' if is_number else ""
+    if cell is None or isinstance(cell, float) and np.isnan(cell):
+        value, text = "", DASH
+    elif isinstance(cell, Printed):
+        value, text = f' data-value="{float(cell.value)!r}"', _text(cell.text)
+    elif isinstance(cell, float):
+        value, text = f' data-value="{float(cell)!r}"', plain_number(cell)
+    else:
+        value, text = "", _text(str(cell))
+    return f'<th scope="row"{kind}{value}>{text}</th>' if is_head and text else f"<td{kind}{value}>{text}</td>"
+
+
+def _text(text: str) -> str:
+    escaped = html.escape(text, quote=False).replace("\n", "<br>")
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escaped)

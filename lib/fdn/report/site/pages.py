@@ -1,0 +1,306 @@
+"""The site's pages as Markdown: every number in them is read from a results folder.
+
+The sources are laid out as the repository is, so that links between its pages hold in the site as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import nbformat
+import pandas as pd
+
+from fdn import paths
+from fdn.data import TOY
+from fdn.errors import UserError
+from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
+from fdn.protocol import PUBLISHED
+from fdn.report import console, figures, published
+from fdn.report.site import markup
+from fdn.report.site.figures import seed_points
+from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
+from fdn.runs import experiment, reproduce, results
+
+PACKAGES = ("fdn_kernels", "fdn")
+NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
+PROTOCOL = PUBLISHED.label
+FIGURES = {  # kind: title, what there is to see
+    "seeds": ("Seeds", "OOD MSE against OOD variance, a point per seed, the representative seed ringed"),
+    "mse_var": ("MSE against variance", "MSE against predicted variance of every test point, ID and OOD side by side, with "
+                "the line MSE = Var"),
+    "mse_var_fit": ("Linear fit", "MSE against predicted variance of all test points with each model's fit MSE = a + b Var"),
+    "means": ("Predictive means", "Predictive mean of each model over the inputs, with the targets"),
+    "risk_coverage": ("Risk and coverage", "Mean MSE of the most confident fraction of the test points, a curve per model"),
+    "calibration": ("Calibration", "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model"),
+    "deltas": ("Deltas", "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What all pages are made from, and where they go."""
+
+    results: Path
+    source: Path
+    metrics: pd.DataFrame  # of the published protocol
+    comparison: pd.DataFrame
+
+    @property
+    def shown_results(self) -> str:
+        """The results folder as a command names it."""
+        root = paths.ROOT.resolve()
+        folder = self.results.resolve()
+        return str(folder.relative_to(root) if folder.is_relative_to(root) else folder.name)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The paper's data sets that have results, in the paper's order."""
+        present = set(self.metrics["dataset"])
+        return [name for name in published.DATASETS if name in present]
+
+
+def write(folder: Path, source: Path) -> None:
+    """Write the sources of all pages, and the data and figures they link to, below ``source``.
+
+    Args:
+        folder: a results folder.
+        source: an empty folder.
+
+    Raises:
+        FileNotFoundError: if the folder holds no results.
+        UserError: if it holds none of the published protocol.
+    """
+    metrics = console.read_metrics(folder)
+    console.check_protocol(metrics, PROTOCOL, folder)
+    comparison = published.with_reasons(published.compare(metrics, PROTOCOL), published.load_reasons())
+    site = _Site(folder, source, metrics[metrics["protocol"] == PROTOCOL], comparison)
+    _results(site)
+    _comparison(site)
+    documents = _documents(site)
+    notebooks = _notebooks(site)
+    _api(site)
+    _provenance(site)
+    _render(site, "index.md", documents=documents, notebooks=notebooks)
+
+
+def modules() -> list[str]:
+    """Every module of the project whose documentation the site shows."""
+    names = []
+    for package in map(importlib.import_module, PACKAGES):
+        found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        names += [package.__name__, *(module.name for module in found)]
+    return [name for name in names if not name.endswith(NOT_DOCUMENTED)]
+
+
+def _render(site: _Site, target: str, template: str | None = None, **values: object) -> None:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["table"] = markup.from_table
+    score = {(row["by"], row["name"]): row for row in published.score(site.comparison).to_dict("records")}
+    shared = {"folder": site.shown_results, "datasets": site.datasets, "score": score, "total": score["total", "total"]}
+    path = site.source / target
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(environment.get_template(template or target).render(**shared, **values), encoding="utf-8")
+
+
+def _csv(site: _Site, frame: pd.DataFrame, name: str) -> None:
+    path = site.source / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, lineterminator="\n")
+
+
+def number_rows(comparison: pd.DataFrame, keys: Iterable[str]) -> tuple[list[str], list[list[markup.Cell]]]:
+    """Columns and rows of published numbers beside the seeds', the text columns ``keys`` first."""
+    columns = [*(key.capitalize() if key != "dataset" else "Data set" for key in keys),
+               "Published", "Median", "5 %", "95 %", "Min", "Max", "Seeds", "Place", "Verdict", "Reason"]  # fmt: skip
+    rows = [
+        [*(RESULT_COLUMNS.get(row[key], row[key]) for key in keys), markup.Printed(row["printed"], row["published"]),
+         *(float(row[name]) for name in ("median", "q05", "q95", "min", "max")), int(row["n_seeds"]),
+         None if pd.isna(row["place"]) else markup.Printed(f"{row['place']:.2f}", row["place"]),
+         row["verdict"], row["reason"] or None]
+        for row in comparison.to_dict("records")
+    ]  # fmt: skip
+    if not any(row[-1] for row in rows):
+        return columns[:-1], [row[:-1] for row in rows]
+    return columns, rows
+
+
+def region_rows(metrics: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell]]]:
+    """Columns and rows of medians over seeds, inside and outside the training band side by side, a row per model."""
+    columns = ["Model", *(f"{heading}, {region}" for heading in REGION_COLUMNS.values() for region in ("ID", "OOD"))]
+    rows = []
+    for model in (BASELINE, *MODEL_NAMES):
+        run = metrics[metrics["model"] == model]
+        if run.empty:
+            continue
+        medians = []
+        for metric in REGION_COLUMNS:
+            for region in ("id", "ood"):
+                values = corrected_mean_error(run, region) if metric == "mean" else run[f"{metric}_{region}"]
+                medians.append(float(values.median()))
+        rows.append([model, *medians])
+    return columns, rows
+
+
+def seeds_text(seeds: Iterable[int]) -> str:
+    """Seeds as the command line takes them.
+
+    >>> seeds_text([2, 0, 1]), seeds_text([3, 7])
+    ('0:3', '3,7')
+    """
+    ordered = sorted(seeds)
+    if ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}:{ordered[-1] + 1}"
+    return ",".join(map(str, ordered))
+
+
+def _results(site: _Site) -> None:
+    kinds = {path.stem for path in _figures(site)}
+    for name in site.datasets:
+        runs = site.metrics[site.metrics["dataset"] == name]
+        numbers = site.comparison[site.comparison["dataset"] == name]
+        figures.save(seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}"), site.source / "figures" / f"{name}_points")
+        points = _points(site, name, runs)
+        _csv(site, runs, f"results/{name}/seeds.csv")
+        _csv(site, numbers, f"results/{name}/comparison.csv")
+        if points is not None:
+            _csv(site, points, f"results/{name}/points.csv")
+        counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
+        _render(
+            site, f"results/{name}.md", "results/dataset.md", name=name, toy=name in TOY,
+            seeds=seeds_text(runs["seed"].unique()), n_seeds=int(counts.max()), row=published.score(numbers).to_dict("records")[-1],
+            numbers=markup.sortable_table(
+                f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds", *number_rows(numbers, ["model", "metric"]), heads=2
+            ),
+            regions=markup.sortable_table(
+                f"regions-{name}", f"Medians over seeds on {name}, inside (ID) and outside (OOD) the training band",
+                *region_rows(runs),
+            ),
+            figures=[(kind, *text) for kind, text in FIGURES.items() if f"{name}_{kind}" in kinds],
+            has_points=points is not None,
+        )  # fmt: skip
+    _render(
+        site, "results/index.md", score_table=console.score_table(site.comparison),
+        uniformity=console.uniformity_table(site.metrics, PROTOCOL),
+    )  # fmt: skip
+
+
+def _figures(site: _Site) -> list[Path]:
+    """The usual figures as PNG: the published ones if these are the committed results, else drawn now."""
+    target = site.source / "figures"
+    if site.results.resolve() == paths.COMMITTED_RESULTS.resolve():
+        target.mkdir()
+        return [Path(shutil.copy(path, target)) for path in sorted(paths.FIGURES.glob("*.png"))]
+    loaded = reproduce.datasets_of(site.metrics, PUBLISHED)
+    loaded = {name: loaded[name] for name in site.datasets}
+    drawn, _ = reproduce.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
+    return [path for path in drawn if path.suffix == ".png"]
+
+
+def _points(site: _Site, dataset: str, runs: pd.DataFrame) -> pd.DataFrame | None:
+    """Per-point results behind the figures of one seed, all models below one another; None if there are none."""
+    try:
+        seed = published.representative_seed(site.metrics, dataset, PROTOCOL)
+    except UserError:  # the models that decide are not there, and there are no such figures
+        return None
+    frames = []
+    for model in runs.loc[(runs["seed"] == seed) & runs["model"].isin(STOCHASTIC_MODELS), "model"]:
+        cell = (site.results, dataset, model, PROTOCOL, seed)
+        if results.has_points(*cell):
+            frames.append(results.load_points(*cell).assign(model=model, seed=seed).round(6))
+    return pd.concat(frames) if frames else None
+
+
+def _comparison(site: _Site) -> None:
+    _csv(site, site.comparison, "comparison.csv")
+    table = markup.sortable_table(
+        "comparison", "Published numbers beside the seeds'", *number_rows(site.comparison, ["dataset", "model", "metric"]), heads=3
+    )
+    _render(site, "comparison.md", table=table)
+
+
+def _documents(site: _Site) -> list[str]:
+    """Copy the generated pages of the repository (differences, claims, ...); returns their names."""
+    documents = []
+    for folder in sorted((paths.ROOT / "data").iterdir()):
+        if (folder / "README.md").exists():
+            target = site.source / "data" / folder.name
+            shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.parquet"))
+            documents.append(f"data/{folder.name}/README")
+    return documents
+
+
+def _notebooks(site: _Site) -> list[str]:
+    """Copy the notebooks as executed, each with a line on how to get and run it; returns their names."""
+    names = []
+    for folder in ("notebooks", "downloads"):
+        (site.source / folder).mkdir()
+    for path in sorted(paths.NOTEBOOKS.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        shutil.copyfile(path, site.source / "downloads" / path.name)
+        words = (
+            f"{{download}}`This notebook <../downloads/{path.name}>` as executed: a figure or table is made by the cell above it. "
+            "The results it reads are on the pages of each [data set](../results/index.md), as CSV. "
+            f"Run it: `papermill notebooks/{path.name} out/{path.name}`."
+        )
+        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(words, id="how-to-run"))
+        nbformat.write(notebook, site.source / "notebooks" / path.name)
+        names.append(f"notebooks/{path.stem}")
+    return names
+
+
+def _api(site: _Site) -> None:
+    rows = []
+    for name in modules():
+        summary = (inspect.getdoc(importlib.import_module(name)) or "").split("\n\n")[0]
+        rows.append((name, summary.replace("\n", " ")))
+        _render(site, f"api/{name}.md", "api/module.md", module=name)
+    _render(site, "api/index.md", modules=rows)
+
+
+def _provenance(site: _Site) -> None:
+    environments, blocks = [], []
+    for sidecar in results.read_sidecars(site.results):
+        environment = sidecar["environment"]
+        if environment not in environments:
+            environments.append(environment)
+        blocks.append({
+            **{key: sidecar[key] for key in ("protocol", "dataset", "model")},
+            "seeds": len(sidecar["seeds"]), "environment": environments.index(environment) + 1, **sidecar["seconds"],
+        })  # fmt: skip
+    columns = ["Number", "Commit", "Python", "Platform", "Processor", "Cores", "Threads", "Packages"]
+    rows = [
+        [number, *(it.get(key) for key in ("commit", "python", "platform", "processor", "cores", "threads")),
+         ", ".join(f"{name} {version}" for name, version in it.get("packages", {}).items())]
+        for number, it in enumerate(environments, 1)
+    ]  # fmt: skip
+    frame = pd.DataFrame(blocks)
+    key = ["protocol", "dataset", "model"]
+    times = []
+    if len(frame):
+        phases = [name for name in frame.columns if name not in {*key, "seeds", "environment", "total"}]
+        grouped = frame.groupby(key, sort=False)
+        sums = grouped[["seeds", *phases, "total"]].sum().reset_index()
+        used = grouped["environment"].agg(lambda numbers: ", ".join(map(str, sorted(set(numbers))))).to_numpy()
+        times = [
+            [*row[key], int(row["seeds"]), *(float(row[name]) for name in (*phases, "total")), float(row["total"] / row["seeds"]), used[i]]
+            for i, row in sums.iterrows()
+        ]  # fmt: skip
+        _csv(site, frame, "provenance/run_times.csv")
+        headings = ["Protocol", "Data set", "Model", "Seeds", *(f"{name.capitalize()} [s]" for name in phases), "Total [s]",
+                    "Per seed [s]", "Environment"]  # fmt: skip
+    _render(
+        site, "provenance.md", here=experiment.environment(), numerics=results.NUMERICS,
+        environments=markup.sortable_table("environments", "Environments that the results were computed in", columns, rows),
+        times=markup.sortable_table("run-times", "Run times, one thread, summed over blocks of seeds", headings, times, heads=3) if times else "",
+        hours=sum(row[-3] for row in times) / 3600,
+    )  # fmt: skip

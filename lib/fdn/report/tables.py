@@ -1,0 +1,366 @@
+"""Every table of the paper and of this reproduction, built from results, settings and data sets.
+
+A dash is a number that is undefined (Spearman of a constant variance), a dagger one that is undefined for
+some seeds, and `n/a` one that has not been computed; notes under the table say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fdn.data.dataset import Dataset
+from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, model_grid
+from fdn.protocol import PROTOCOLS, Protocol
+from fdn.report.published import load_published
+from fdn.typesetting import Table
+
+DASH = "—"
+MISSING = "n/a"
+PARTIAL = "†"
+
+RESULT_COLUMNS = {  # metric: heading, in the order of the paper's result tables
+    "spearman": "ρ",
+    "slope_b": "b",
+    "intercept_a": "a",
+    "aurc": "AURC ↓",
+    "delta_var": "ΔVar ↑",
+    "delta_mse": "ΔMSE ↓",
+    "delta_crps": "ΔCRPS ↓",
+}
+REGION_COLUMNS = {
+    "mse": "MSE of one draw",
+    "mean": "squared error of the mean",
+    "var": "Var",
+    "crps": "CRPS",
+    "nll": "NLL",
+}
+
+NOTATION = (  # symbol, meaning, shape, name in the code
+    ("$x$", "inputs of the training set", "(N, d)", "fdn.data.dataset.Dataset.x_train"),
+    ("$y$", "targets of the training set", "(N,)", "fdn.data.dataset.Dataset.y_train"),
+    ("$z$", "split feature: its band separates ID from OOD", "column of x",
+     "fdn.data.dataset.Dataset.split_feature"),
+    ("$d_x$", "number of inputs", "scalar", "fdn.data.dataset.Dataset.n_features"),
+    ("$D_y$", "outputs of the network that parametrise the likelihood", "scalar",
+     "fdn.training.objectives.HomoscedasticGaussian.n_outputs"),
+    (r"$f_\theta$", "base network", "(K, B, D_y)", "fdn.models.Network"),
+    (r"$\phi$", "trainable parameters, all replicates", "(R, P)", "fdn.training.loop.Fit.flat"),
+    (r"$q_\phi(\theta_\ell \mid s_\ell)$", "weight distribution of an FDN layer", "(K, B, weights)",
+     "fdn.models.posteriors.FDNLinear"),
+    (r"$\mu_\ell, \sigma_\ell$", "its mean and standard deviation", "(K, B, d_out, d_in)",
+     "fdn_kernels.WeightGaussian"),
+    (r"$s_\ell$", "conditioning signal: x (IC) or the previous activation (LP)", "(K, B, d_s)",
+     "fdn.models.posteriors.FDNLinear.condition_on"),
+    (r"$A_\ell$", "hypernetwork of a layer", "d_s to 2 P_l", "fdn.models.posteriors.Hypernet"),
+    (r"$h_{\mathrm{hyp}}$", "hidden width of a hypernetwork", "scalar", "fdn.models.ModelSpec.hyper"),
+    ("$d_h$", "width of GaussHyperNet's latent vector", "scalar", "fdn.models.ModelSpec.latent"),
+    (r"$d_\ell$", "widths of the hidden layers", "tuple", "fdn.models.ModelSpec.hidden"),
+    ("$P$", "number of trainable parameters", "scalar", "fdn.models.count_parameters"),
+    ("$M$", "members of the ensemble", "scalar", "fdn.models.ModelSpec.members"),
+    ("$K$", "draws per input: training", "scalar", "fdn.protocol.Protocol.train_draws"),
+    ("$K$", "draws per input: validation and test", "scalar", "fdn.protocol.Protocol.eval_draws"),
+    (r"$\varepsilon^{(k)}$", "standard normal noise of a pass", "(K, 1 or B, weights)",
+     "fdn.models.Noise.eps"),
+    (r"$\varepsilon$", r"floor in $\sigma = \varepsilon + \mathrm{softplus}(\rho)$", "scalar",
+     "fdn.protocol.Protocol.floor"),
+    (r"$p(y \mid x, \theta)$", "likelihood", "(K, B)", "fdn.training.objectives.HomoscedasticGaussian"),
+    (r"$\sigma^2$", "its noise variance", "scalar", "fdn.protocol.Protocol.noise_variance"),
+    (r"$\sigma_0$", "standard deviation of the prior over weights", "scalar",
+     "fdn.protocol.Protocol.prior_scale"),
+    (r"$\beta$", "weight of the KL term", "scalar", "fdn.training.objectives.beta_at"),
+    (r"$\mathcal{L}_{\beta\text{-ELBO}}$", "training loss", "(R,)", "fdn.training.objectives.beta_elbo"),
+    (r"$\mathcal{L}_{\mathrm{IWAE}}$", "its importance-weighted variant", "(R,)", "fdn.training.objectives.iwae"),
+    (r"$\hat\mu_i$", "predictive mean", "(T,)", "fdn.metrics.predictive_mean"),
+    (r"$\mathrm{Var}_i$", "predictive variance over the draws", "(T,)", "fdn.metrics.variance"),
+    (r"$\mathrm{MSE}_i$", "mean squared error of the draws", "(T,)", "fdn.metrics.mse"),
+    (r"$\mathrm{Bias}_i$", "error of the predictive mean", "(T,)", "fdn.metrics.bias"),
+    (r"$\mathrm{CRPS}_i$", "continuous ranked probability score", "(T,)", "fdn.metrics.crps"),
+    (r"$\mathrm{NLL}_i$", "negative log predictive density", "(T,)", "fdn.metrics.nll"),
+    (r"$\rho$", "Spearman correlation of Var and MSE", "scalar", "fdn.metrics.spearman"),
+    ("$a, b$", "least-squares fit MSE = a + b Var", "scalars", "fdn.metrics.linear_fit"),
+    ("$R(c)$", "risk at coverage c", "(T,)", "fdn.metrics.risk_coverage"),
+    (r"$\mathrm{AURC}$", "area under it", "scalar", "fdn.metrics.aurc"),
+    (r"$\Delta(\cdot)$", "OOD mean less ID mean", "scalar", "fdn.metrics.summary"),
+)  # fmt: skip
+
+
+def plain_number(value: float) -> str:
+    """A number with three decimals, fewer where it is large, more where it is small, never in scientific
+    notation; NaN is a dash.
+
+    >>> [plain_number(v) for v in (0.12345, -0.0001, 12.345, 123.45, 6306.7, float("nan"))]
+    ['0.123', '-0.00010', '12.35', '123.5', '6307', '—']
+    >>> [plain_number(v) for v in (0.0, 0.00034, 3.4e-8)]
+    ['0.000', '0.00034', '<0.00001']
+    """
+    if np.isnan(value):
+        return DASH
+    size = abs(value)
+    if 0 < size < 1e-5:
+        return "<0.00001" if value > 0 else ">-0.00001"
+    if 0 < size < 1e-2:
+        return np.format_float_positional(value, precision=2, fractional=False, min_digits=2)
+    return f"{value:z.{3 if size < 10 else 2 if size < 100 else 1 if size < 1000 else 0}f}"
+
+
+def _spread(values: pd.Series, show: Callable[[float], str], join: str) -> str:
+    """Median and [min, max] of the values that are defined, marked if some are not."""
+    defined = values.dropna()
+    if defined.empty:
+        return DASH
+    mark = PARTIAL if len(defined) < len(values) else ""
+    return f"{show(defined.median())}{mark}{join}[{show(defined.min())}, {show(defined.max())}]"
+
+
+def _runs(metrics: pd.DataFrame, dataset: str, protocol: str) -> dict[str, pd.DataFrame]:
+    chosen = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    return dict(list(chosen.groupby("model", observed=True)))
+
+
+def _seed_text(runs: Mapping[str, pd.DataFrame]) -> str:
+    counts = sorted({run["seed"].nunique() for run in runs.values()})
+    if not counts:
+        return "no seeds"
+    return f"{'-'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seed{'s' * (counts[-1] > 1)}"
+
+
+def _notes(rows: Sequence[Sequence[str]], missing: Sequence[str], where: str) -> tuple[str, ...]:
+    notes = []
+    if missing:
+        notes.append(f"{MISSING}: not computed: {', '.join(missing)} {where}.")
+    text = "".join(cell for row in rows for cell in row)
+    if DASH in text:
+        notes.append(f"{DASH}: undefined, as the rank correlation of a constant variance is.")
+    if PARTIAL in text:
+        notes.append(f"{PARTIAL}: undefined for some of the seeds, which are left out.")
+    return tuple(notes)
+
+
+def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> Table:
+    """A result table of the paper: published value, reproduced median and [min, max] over seeds in a cell.
+
+    Rows are the six stochastic models, columns rho, b, a, AURC, delta Var, delta MSE and delta CRPS, with the
+    decimals the paper prints in that table. A data set the paper does not have gets the most decimals the
+    paper prints for a column, and no published line.
+    Source: tables "step-unified" to "energy-unified", Appendix F.
+    """
+    published = load_published()
+    printed = published.set_index(["dataset", "model", "metric"])["printed"]
+    known = published["dataset"].eq(dataset)
+    decimals = (published[known] if known.any() else published).groupby("metric")["printed"].agg(
+        lambda texts: max(len(text.partition(".")[2]) for text in texts)
+    )
+    runs = _runs(metrics, dataset, protocol)
+    rows = []
+    for model in STOCHASTIC_MODELS:
+        cells = [model, "published\nmedian\n[min, max]" if known.any() else "median\n[min, max]"]
+        for metric in RESULT_COLUMNS:
+            text = MISSING
+            if model in runs:
+                text = _spread(runs[model][metric], lambda v: f"{v:z.{decimals[metric]}f}", "\n")
+            cells.append(f"{printed[dataset, model, metric]}\n{text}" if known.any() else text)
+        rows.append(tuple(cells))
+    seeds = _seed_text({model: run for model, run in runs.items() if model in STOCHASTIC_MODELS})
+    missing = [model for model in STOCHASTIC_MODELS if model not in runs]
+    origin = "the published value, then " if known.any() else "not a data set of the paper; "
+    return Table(
+        name=f"results_{dataset}",
+        title=f"Calibration and uncertainty on {dataset}",
+        caption=f"In each cell: {origin}median and [min, max] over {seeds} (protocol `{protocol}`). Lower is "
+        "better for AURC, ΔMSE and ΔCRPS (Δ = OOD − ID); the ideal fit MSE = a + b Var has a = 0, b = 1.",
+        columns=("Model", "Value", *RESULT_COLUMNS.values()),
+        rows=tuple(rows),
+        align="ll" + "r" * len(RESULT_COLUMNS),
+        notes=_notes(rows, missing, f"on {dataset}, protocol `{protocol}`"),
+    )
+
+
+def corrected_mean_error(run: pd.DataFrame, region: str) -> pd.Series:
+    """Squared error of the predictive mean less what K draws add to it by chance, per seed.
+
+    sqerr_mean - Var / (K - 1), with Var the population variance, estimates the error of the mean of
+    infinitely many draws; K = `n_draws`. Shape (seeds,), unit of y squared. The members of an ensemble are
+    all there is to average and a deterministic model has one draw: both stay as they are.
+    """
+    sampled = ~run["model"].isin(["DeepEnsembleNet"]) & (run["n_draws"] > 1)
+    correction = run[f"var_{region}"] / (run["n_draws"] - 1).where(sampled, np.inf)
+    return run[f"sqerr_mean_{region}"] - correction
+
+
+def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> Table:
+    """Errors and scores inside and outside the training band, against predicting the training mean.
+
+    One row per model and region; columns MSE_i of one draw, squared error of the predictive mean (corrected
+    for Var / K), Var_i, CRPS_i and NLL_i, averaged over the region: median and [min, max] over seeds.
+    Source: ours, with the metrics of Appendix H.
+    """
+    runs = _runs(metrics, dataset, protocol)
+    models = [BASELINE, *(m for m in MODEL_NAMES if m in runs or m in STOCHASTIC_MODELS)]
+    rows = []
+    for model in models:
+        for region in ("id", "ood"):
+            cells = [model, region.upper()]
+            for metric in REGION_COLUMNS:
+                if model not in runs:
+                    cells.append(MISSING)
+                    continue
+                run = runs[model]
+                values = corrected_mean_error(run, region) if metric == "mean" else run[f"{metric}_{region}"]
+                cells.append(_spread(values, plain_number, " "))
+            rows.append(tuple(cells))
+    seeds = _seed_text({model: run for model, run in runs.items() if model != BASELINE})
+    missing = [model for model in models if model not in runs]
+    return Table(
+        name=f"regions_{dataset}",
+        title=f"Inside and outside the training band on {dataset}",
+        caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var. "
+        "MSE of one draw contains Var. The squared error of the mean is corrected for Var / K, the chance "
+        "error of a mean of K draws (an ensemble's members are no sample: not corrected). "
+        f"{BASELINE} predicts the mean of the training targets everywhere.",
+        columns=("Model", "Region", *REGION_COLUMNS.values()),
+        rows=tuple(rows),
+        align="ll" + "r" * len(REGION_COLUMNS),
+        notes=_notes(rows, missing, f"on {dataset}, protocol `{protocol}`"),
+    )
+
+
+def _setting(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)
+
+
+def hyperparameter_table(protocols: Mapping[str, Protocol] = PROTOCOLS) -> Table:
+    """Every setting of the protocols side by side, one row per field of `Protocol`; differences are marked.
+
+    Source: table "Monte Carlo and training Hyperparameters", Appendix F, for what the paper prints of it.
+    """
+    rows = []
+    for field in fields(Protocol):
+        if field.name != "base":
+            values = [_setting(getattr(protocol, field.name)) for protocol in protocols.values()]
+            rows.append((f"`{field.name}`", *values, "≠" if len(set(values)) > 1 else ""))
+    return Table(
+        name="hyperparameters",
+        title="Settings of the protocols",
+        caption="Names are the fields of `fdn.protocol.Protocol`; ≠ marks where the protocols differ.",
+        columns=("Setting", *(f"`{name}`" for name in protocols), "Differs"),
+        rows=tuple(rows),
+        align="l" * (len(protocols) + 1) + "c",
+    )
+
+
+def split_table(datasets: Mapping[str, Dataset | None]) -> Table:
+    """Sizes of the training, validation and test sets; None stands for a data set whose files are not here.
+
+    Source: table "data_splits", Appendix F.
+    """
+    rows = []
+    for name, data in datasets.items():
+        if data is None:
+            rows.append((name, *[MISSING] * 9))
+            continue
+        train, val, test = len(data.y_train), len(data.y_val), len(data.y_test)
+        id_val, id_test = data.id_val.sum(), data.id_test.sum()
+        counts = (train, val, id_val, test, id_test, test - id_test, train + val + test)
+        rows.append((name, str(data.n_features), data.feature_names[data.split_feature], *map(str, counts)))
+    absent = [name for name, data in datasets.items() if data is None]
+    return Table(
+        name="splits",
+        title="Data sets and splits",
+        caption="Numbers of points; only the ID validation points choose the checkpoint.",
+        columns=("Data set", "Inputs", "Split feature", "Train", "Validation", "of them ID",
+                 "Test", "of them ID", "of them OOD", "Total"),
+        rows=tuple(rows),
+        align="lrl" + "r" * 7,
+        notes=(f"{MISSING}: the files of {', '.join(absent)} are not here.",) if absent else (),
+    )  # fmt: skip
+
+
+def multiply_accumulates(row: Mapping[str, object], n_features: int) -> tuple[int, int]:
+    r"""Multiply-accumulates of one forward pass: per (draw, point), and once per pass whatever the points.
+
+    sum_l d_{l-1} d_l for the layers, plus for each hypernetwork d_s h + h P_l with P_l = d_{l-1} d_l + d_l
+    point weights or twice that for Gaussian ones. GaussHyperNet's hypernetworks read no input and run once a
+    pass; in an ensemble a draw is one member. Biases, activations and the sampling itself are element-wise
+    and not counted.
+    `row` is a row of `fdn.models.model_grid`. Source: Appendix G.
+
+    >>> multiply_accumulates({"model": "LP-FDNet", "hidden": 24, "hyper": 5, "latent": None}, n_features=1)
+    (903, 0)
+    """
+    widths = (n_features, row["hidden"], 1)
+    per_point, per_pass = 0, 0
+    for d_in, d_out in pairwise(widths):
+        n_weights, hyper = d_in * d_out + d_out, row["hyper"]
+        per_point += d_in * d_out
+        match row["model"]:
+            case "HyperNet":
+                per_point += d_in * hyper + hyper * n_weights
+            case "IC-FDNet":
+                per_point += n_features * hyper + hyper * 2 * n_weights
+            case "LP-FDNet":
+                per_point += d_in * hyper + hyper * 2 * n_weights
+            case "GaussHyperNet":
+                per_pass += row["latent"] * hyper + hyper * 2 * n_weights
+    return per_point, per_pass
+
+
+def model_table(protocol: Protocol, n_features: Sequence[int]) -> Table:
+    """Widths, exact parameter counts and compute of the eight models for each number of inputs.
+
+    Source: table "Model configurations and compute", Appendix F.
+    """
+    rows = []
+    for d in n_features:
+        for row in model_grid(d, protocol):
+            optional = [DASH if row[width] is None else str(row[width]) for width in ("hyper", "latent")]
+            counts = (row["members"], row["n_params"], *multiply_accumulates(row, d))
+            rows.append((str(d), str(row["model"]), str(row["hidden"]), *optional, *map(str, counts)))
+    return Table(
+        name=f"models_{protocol.label}",
+        title=f"Models under protocol `{protocol.label}`",
+        caption="Width of the hidden layer, of each hypernetwork and of its latent vector, ensemble members "
+        "M, all trainable parameters P, and multiply-accumulates (MAC) of a forward pass: for each draw at "
+        "each point, and once per pass.",
+        columns=("Inputs", "Model", "Hidden", "Hyper", "Latent", "M", "P", "MAC per draw and point",
+                 "MAC per pass"),
+        rows=tuple(rows),
+        align="rl" + "r" * 7,
+    )  # fmt: skip
+
+
+def notation_table() -> Table:
+    """Symbols of the paper with their names in the code. Source: table "notation-core", Appendix C."""
+    return Table(
+        name="notation",
+        title="Notation",
+        caption="Shapes are those in the code: R replicates, B examples of a minibatch, K draws.",
+        columns=("Symbol", "Meaning", "Shape", "In the code"),
+        rows=tuple((symbol, meaning, shape, f"`{where}`") for symbol, meaning, shape, where in NOTATION),
+        align="llll",
+    )
+
+
+def all_tables(
+    metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], protocol: str, out_dir: Path
+) -> list[Path]:
+    """Write every table below `out_dir` as Markdown, LaTeX and CSV, and return the paths.
+
+    `datasets` maps the data sets to report to their data, or to None where their files are not here.
+    """
+    widths = sorted({data.n_features for data in datasets.values() if data is not None})
+    tables = [
+        *(build(metrics, name, protocol) for name in datasets for build in (result_table, region_table)),
+        hyperparameter_table(),
+        split_table(datasets),
+        *(model_table(settings, widths) for settings in PROTOCOLS.values()),
+        notation_table(),
+    ]
+    return [path for table in tables for path in table.write(out_dir)]

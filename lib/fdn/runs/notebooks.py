@@ -1,0 +1,180 @@
+"""Notebooks run from first cell to last: with parameters through papermill, or in place as committed.
+
+Kernels are those of the interpreter that runs this, whatever others are installed for the user.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import jupytext
+import nbformat
+import papermill
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
+
+from fdn import paths
+from fdn.arguments import choose
+from fdn.errors import UserError
+from fdn.runs.results import atomic
+
+KERNEL = "python3"
+RUN_TIMES = "run-times"  # tag of a cell that measures some
+QUIET = ["--log-level=50"]  # kernels remark on their transport and their end
+
+
+def parameters_of(source: Path) -> dict[str, str]:
+    """Names and default values, as code, of the cell tagged ``parameters``.
+
+    Raises:
+        UserError: if there is no such notebook.
+    """
+    if not source.is_file():
+        raise UserError(f"there is no notebook {source}")
+    return {name: found["default"] for name, found in papermill.inspect_notebook(str(source)).items()}
+
+
+def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, object]) -> None:
+    """Run a notebook with parameters into ``target``, which appears only once every cell has run.
+
+    A run that does not end well leaves what it did in NAME.failed.ipynb beside the target.
+
+    Raises:
+        UserError: for a parameter the notebook does not have (papermill itself only warns), or one that the
+            notebook refuses.
+        RuntimeError: if a cell fails, saying which and where to read on.
+    """
+    known = parameters_of(source)
+    for name in parameters:
+        choose(name, known, f"parameter of {source.name}")
+    unfinished = target.with_name(f"{target.stem}.failed.ipynb")
+    with atomic(unfinished):  # says clearly if the folder cannot be written
+        pass
+    with _own_kernels():
+        try:
+            papermill.execute_notebook(
+                str(source.resolve()), str(unfinished.resolve()), dict(parameters),
+                kernel_name=KERNEL, cwd=str(source.parent), extra_arguments=QUIET,
+                progress_bar=sys.stderr.isatty(),
+            )  # fmt: skip
+        except PapermillExecutionError as error:
+            if error.ename == UserError.__name__:
+                raise UserError(error.evalue) from error
+            if error.ename == KeyboardInterrupt.__name__:
+                raise KeyboardInterrupt from error
+            raise RuntimeError(
+                f"{source.name} stopped in cell [{error.exec_count}] with {error.ename}: {error.evalue}; "
+                f"{unfinished} shows how far it came"
+            ) from error
+        except KeyboardInterrupt:
+            logging.getLogger("asyncio").setLevel(
+                logging.CRITICAL
+            )  # it reports the interrupted cell at length
+            raise
+    unfinished.replace(target)
+
+
+def parameters_used(target: Path) -> dict[str, object] | None:
+    """The parameters papermill ran a notebook with; None if there is no such notebook."""
+    if not target.exists():
+        return None
+    return dict(nbformat.read(target, as_version=4).metadata.get("papermill", {}).get("parameters", {}))
+
+
+def run_in_place(path: Path) -> None:
+    """Run a notebook with its default parameters and write it back; run times apart, doing it again changes no byte.
+
+    Raises:
+        RuntimeError: if a cell fails; the notebook then stays as it was.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    place = {"metadata": {"path": str(path.parent)}}
+    options = {"timeout": None, "record_timing": False, "coalesce_streams": True, "extra_arguments": QUIET}
+    with _own_kernels():
+        try:
+            NotebookClient(notebook, kernel_name=KERNEL, resources=place, **options).execute()
+        except CellExecutionError as error:
+            raise RuntimeError(f"{path.name} stopped with {error.ename}: {error.evalue}") from error
+    normalise(notebook)
+    with atomic(path) as temporary:
+        temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+
+
+def measures_run_times(path: Path) -> bool:
+    """Whether some cell of a notebook is tagged ``run-times``: what it shows differs each time it runs."""
+    return any(RUN_TIMES in tags for _, _, tags in _cells(nbformat.read(path, as_version=4)))
+
+
+def normalise(notebook: NotebookNode) -> None:
+    """Drop from a notebook what differs between two runs of it or two machines: times, versions, places."""
+    kept = {"jupytext": notebook.metadata["jupytext"]} if "jupytext" in notebook.metadata else {}
+    spec = {"name": KERNEL, "display_name": "Python 3", "language": "python"}
+    language = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"}
+    notebook.metadata = nbformat.from_dict({**kept, "kernelspec": spec, "language_info": language})
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict(
+            {k: v for k, v in cell.metadata.items() if k in ("tags", "jupyter")}
+        )
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                output.text = _without_places(output.text)
+            for kind, content in output.get("data", {}).items():
+                if kind.startswith("text/"):
+                    output.data[kind] = _without_places(content)
+
+
+def _without_places(text: str) -> str:
+    for folder in (paths.ROOT.resolve(), paths.ROOT, Path(sys.prefix)):
+        text = text.replace(f"{folder}{os.sep}", "").replace(str(folder), ".")
+    text = re.sub(r"\S*ipykernel_\d+\S+?\.py", "cell", text)
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def check_pairs(folder: Path) -> list[Path]:
+    """The notebooks of a folder, each of which has the same cells as the script it is paired with.
+
+    Raises:
+        UserError: naming the first pair that differs, or the notebook that has no script.
+    """
+    notebooks = sorted(folder.glob("*.ipynb"))
+    for path in notebooks:
+        script = path.with_suffix(".py")
+        if not script.exists():
+            raise UserError(
+                f"{path.name} has no {script.name} beside it; `jupytext --to py:percent {path}` writes it"
+            )
+        pair = [_cells(nbformat.read(path, as_version=4)), _cells(jupytext.read(script))]
+        if pair[0] != pair[1]:
+            same = [a == b for a, b in zip(*pair)]
+            number = same.index(False) + 1 if False in same else len(same) + 1
+            raise UserError(
+                f"{path.name} and {script.name} differ from cell {number} on; carry the change over with "
+                f"`jupytext --to notebook --update {script}` or `jupytext --to py:percent {path}`"
+            )
+    return notebooks
+
+
+def _cells(notebook: NotebookNode) -> list[tuple[str, str, list[str]]]:
+    return [(cell.cell_type, cell.source.strip(), cell.metadata.get("tags", [])) for cell in notebook.cells]
+
+
+@contextmanager
+def _own_kernels() -> Iterator[None]:
+    before = os.environ.get("JUPYTER_PATH")
+    own = str(Path(sys.prefix) / "share" / "jupyter")
+    os.environ["JUPYTER_PATH"] = own if before is None else os.pathsep.join((own, before))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JUPYTER_PATH"]
+        else:
+            os.environ["JUPYTER_PATH"] = before

@@ -1,0 +1,115 @@
+"""From a run's folder to the tracked places: results, points, tables, figures and executed notebooks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from fdn import data, paths
+from fdn.data import uci
+from fdn.errors import UserError
+from fdn.protocol import PROTOCOLS, PUBLISHED
+from fdn.report import claims, console, published, readme, tables
+from fdn.runs import extras, notebooks, reproduce, results
+
+
+def publish(out: Path, say: Callable[[str], None] = print) -> None:
+    """Merge a run's results into the committed ones, and make anew what is made from those.
+
+    A row replaces the committed row of the same data set, model, protocol and seed. Per-point results are
+    kept of the representative seeds alone. Results of ablations and of data sets of one's own stay where
+    they are. Publishing the same folder twice changes no byte: a notebook that measures run times is not run.
+
+    Raises:
+        UserError: if there is nothing to publish, a notebook and its script differ, or the committed tables
+            describe a data set whose files are missing.
+        RuntimeError: if a notebook fails.
+    """
+    new = _publishable(Path(out), say)
+    pairs = notebooks.check_pairs(paths.NOTEBOOKS)
+    metrics = _merge(new)
+    if absent := [name for name in metrics["dataset"].unique() if not data.available(name)]:
+        raise UserError(
+            f"the committed tables describe {', '.join(absent)}, so that publishing needs the files; "
+            + "; ".join(uci.SOURCES[name].how_to_get for name in absent)
+        )
+    committed = paths.COMMITTED_RESULTS
+    with results.atomic(committed / "metrics.parquet") as path:
+        metrics.to_parquet(path, index=False)
+    _copy_points(Path(out), metrics)
+    _merge_sidecars(Path(out))
+    show = console.shown_path
+    say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
+    datasets = reproduce.datasets_of(metrics, PUBLISHED)
+    tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
+    _, notes = reproduce.write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
+    for note in notes:
+        say(f"not drawn: {note}")
+    say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
+    metrics = console.with_committed(committed)
+    console.write_comparison(paths.COMPARISON, metrics, PUBLISHED.label, extras.with_extras(metrics))
+    if (paths.EXTRAS / "metrics.parquet").exists():
+        extras.update()
+    claims.write()
+    readme.update()
+    for path in pairs:
+        if notebooks.measures_run_times(path):
+            say(f"left as it is: {show(path)}, which measures run times and shows no results")
+            continue
+        say(f"running {show(path)}")
+        notebooks.run_in_place(path)
+
+
+def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
+    if not any(out.glob("cells/*/*/*/*.json")):
+        raise UserError(f"{out} holds no results to publish; run `fdn reproduce --out {out}` first")
+    frame = results.collect(out)  # cells of these numerics
+    if frame.empty:
+        raise UserError(
+            f"all results in {out} are of another version of the numerics; run `fdn reproduce` again"
+        )
+    known = frame["protocol"].isin(list(PROTOCOLS)) & frame["dataset"].isin(data.NAMES)
+    if left := sorted({f"{row.dataset} {row.protocol}" for row in frame[~known].itertuples()}):
+        if not known.any():
+            raise UserError(
+                f"{out} holds only results that are not published: {', '.join(left)}; expected built-in data "
+                f"sets under {' or '.join(PROTOCOLS)} without changed settings"
+            )
+        say(f"left out, as ablations or data sets of your own: {', '.join(left)}")
+    return frame[known].reset_index(drop=True)
+
+
+def _merge(new: pd.DataFrame) -> pd.DataFrame:
+    committed, key = paths.COMMITTED_RESULTS, list(results.KEY)
+    if results.numerics_of(committed) not in (None, results.NUMERICS) or not (committed / "metrics.parquet").exists():
+        return results.sort(new)
+    old = console.read_metrics(committed)
+    replaced = pd.MultiIndex.from_frame(old[key]).isin(pd.MultiIndex.from_frame(new[key]))
+    return results.sort(pd.concat([old[~replaced], new], ignore_index=True))
+
+
+def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
+    """Per-point results of every model for the representative seeds; those of other seeds are dropped."""
+    for protocol, dataset in metrics[["protocol", "dataset"]].drop_duplicates().itertuples(index=False):
+        try:
+            seed = published.representative_seed(metrics, dataset, protocol)
+        except UserError:  # the models that decide are not there; the figures say so
+            continue
+        kept = paths.COMMITTED_RESULTS / "points" / protocol / dataset
+        for source in sorted(out.glob(f"points/{protocol}/{dataset}/*/{seed}.parquet")):
+            with results.atomic(kept / source.parent.name / source.name) as path:
+                shutil.copyfile(source, path)
+        for path in kept.glob("*/*.parquet"):
+            if path.stem != str(seed):
+                path.unlink()
+
+
+def _merge_sidecars(out: Path) -> None:
+    """The run times and environments of every block of built-in data and protocols, beside the committed ones."""
+    committed = paths.COMMITTED_RESULTS
+    old = results.read_sidecars(committed) if results.numerics_of(committed) == results.NUMERICS else []
+    new = [b for b in results.read_sidecars(out) if b["protocol"] in PROTOCOLS and b["dataset"] in data.NAMES]
+    results.write_sidecars(committed, [*old, *new])

@@ -1,0 +1,1 @@
+"""What the study costs: the plain program beside it, the benchmark and latencies."""

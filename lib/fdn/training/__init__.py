@@ -1,0 +1,1 @@
+"""Training a stack of networks, its objectives and steps, and prediction from it."""

@@ -1,0 +1,187 @@
+"""Stacked training: all seeds (and ensemble members) of a model in one program, with the best epoch of each kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from fdn.data.dataset import Dataset
+from fdn.devices import CPU, choose_device, clock, mean_score, to_device
+from fdn.models import ModelSpec, Network, initial_network
+from fdn.models.stacking import Stack
+from fdn.protocol import Protocol
+from fdn.streams import Streams, seed_sequence
+from fdn.training.fused import FusedStep
+from fdn.training.objectives import HomoscedasticGaussian, Likelihood, beta_at
+from fdn.training.prediction import Prediction, noise_kind, predict_outputs
+from fdn.training.steps import AutogradStep, ReplayedStep
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model trained on one data set with R seeds.
+
+    Attributes:
+        flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members; where it was trained.
+        best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
+        scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
+        seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best epoch).
+    """
+
+    spec: ModelSpec
+    protocol: Protocol
+    dataset: str
+    seeds: tuple[int, ...]
+    likelihood: Likelihood
+    stack: Stack
+    flat: Tensor
+    best_epoch: np.ndarray
+    scores: np.ndarray
+    seconds: dict[str, float]
+
+    def network(self, seed: int, member: int = 0) -> Network:
+        """The trained network of one seed (and ensemble member) as an ordinary module."""
+        row = self.flat[self.seeds.index(seed)]
+        return self.stack.extract(row[member] if self.spec.members > 1 else row)
+
+    def predict(self, seed: int, x: np.ndarray, draws: int | None = None) -> Prediction:
+        """Prediction of one seed at inputs ``(N, d)`` with K draws (default: the protocol's; an ensemble: its members).
+
+        Computed where the parameters are, and brought to the CPU.
+        """
+        streams = _streams(self.dataset, self.spec, seed, "test", self.protocol)
+        prediction = _predict(self, self.flat[self.seeds.index(seed)], x, streams, draws)
+        return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
+
+
+def _streams(dataset: str, spec: ModelSpec, seed: int, purpose: str, protocol: Protocol) -> Streams:
+    """One seed's streams for a purpose, of shape () or, for an ensemble, (M,)."""
+    return _stacked_streams(dataset, spec, (seed,), purpose, protocol, () if spec.members == 1 else (spec.members,))
+
+
+def _stacked_streams(
+    dataset: str, spec: ModelSpec, seeds: Sequence[int], purpose: str, protocol: Protocol, lead: tuple[int, ...]
+) -> Streams:
+    """Streams of several seeds; the members of an ensemble have their own where ``lead`` has room for them."""
+    members = range(1 if lead and lead[-1] == 1 and spec.members > 1 else spec.members)
+    roots = [seed_sequence(dataset, spec.name, seed, purpose, m) for seed in seeds for m in members]
+    return Streams(roots, lead, getattr(torch, protocol.dtype))
+
+
+def _predict(fit: Fit, row: Tensor, x: np.ndarray | Tensor, streams: Streams, draws: int | None = None) -> Prediction:
+    p = fit.protocol
+    x = torch.as_tensor(x, dtype=row.dtype, device=row.device)
+    out = predict_outputs(fit.stack, row, x, streams, draws or p.eval_draws, noise_kind(p.noise))
+    out = out.flatten(-4, -3) if fit.spec.members > 1 else out  # (..., K or M, N, n_outputs)
+    return Prediction(fit.likelihood.mean(out), fit.likelihood.noise_variance(out))
+
+
+def _stack(dataset: Dataset, spec: ModelSpec, seeds: Sequence[int], protocol: Protocol, n_outputs: int) -> Stack:
+    """Freshly initialised networks of every seed and member, each from its own stream."""
+    networks = [
+        initial_network(spec, dataset.name, dataset.n_features, protocol, seed, member, n_outputs)
+        for seed in seeds
+        for member in range(spec.members)
+    ]
+    return Stack(networks, (len(seeds),) if spec.members == 1 else (len(seeds), spec.members))
+
+
+def fit(
+    spec: ModelSpec,
+    dataset: Dataset,
+    protocol: Protocol,
+    seeds: Sequence[int],
+    likelihood: Likelihood | None = None,
+    progress: bool = False,
+    device: str | torch.device = CPU,
+) -> Fit:
+    r"""Train a model with every seed at once and keep, for each seed, the epoch with the best validation score.
+
+    The loss is mean squared error + beta KL (or the IWAE bound); Adam; gradient norm clipped per network. After each
+    epoch K draws are taken at the validation points and the smallest mean CRPS (deterministic models: MSE) wins.
+
+    Args:
+        spec: model and widths, e.g. from :func:`fdn.models.model_spec`.
+        dataset: data; ``id_val`` marks the validation points that count.
+        protocol: every setting.
+        seeds: R seeds; a seed's result does not depend on the others.
+        likelihood: default: the homoscedastic Gaussian with the protocol's noise variance.
+        progress: show a bar on a terminal.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``; on a GPU whole steps are CUDA graphs. Numbers agree to rounding.
+
+    Raises:
+        UserError: for a device that is not there.
+
+    Source: paper, algorithm 1, appendix B and the hyperparameter table.
+    """
+    p, device = protocol, choose_device(device)
+    likelihood = likelihood or HomoscedasticGaussian(p.noise_variance)
+    seeds = tuple(seeds)
+    stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
+    stack.flat = to_device(stack.flat, device)
+    flat = stack.flat  # (*lead, n), lead = (R,) or (R, M)
+    lead = flat.shape[:-1]
+    if FusedStep.supports(stack, p, likelihood):
+        take_step = FusedStep(stack, p)
+    else:
+        take_step = AutogradStep(stack, p, likelihood)
+        take_step = take_step if device == CPU else ReplayedStep(take_step)
+    result = Fit(
+        spec, p, dataset.name, seeds, likelihood, stack, flat.detach().clone(),
+        best_epoch=np.zeros(len(seeds), dtype=int), scores=np.empty((len(seeds), 0)), seconds={},
+    )  # fmt: skip
+
+    x_train = torch.as_tensor(dataset.x_train, dtype=flat.dtype, device=device)  # (N, d)
+    y_train = torch.as_tensor(dataset.y_train, dtype=flat.dtype, device=device)  # (N,)
+    x_val = torch.as_tensor(dataset.x_val[dataset.id_val], dtype=flat.dtype, device=device)  # (N_val, d)
+    y_val = torch.as_tensor(dataset.y_val[dataset.id_val], device=device)  # (N_val,), float64
+    n_train = len(x_train)
+
+    order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
+    shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
+    train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
+    rows, validated = flat.detach(), []  # rows: the same memory
+    if device == CPU or stack.network.draws_masks_late:
+        for r, seed in enumerate(seeds):
+            validated.append((range(r, r + 1), rows[r], _streams(dataset.name, spec, seed, "validate", p)))
+    else:  # all at once
+        validated.append((range(len(seeds)), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead)))
+    kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
+    epochs = max(1, p.epochs // spec.members)
+    best = np.full(len(seeds), np.inf)
+    scores = np.empty((len(seeds), epochs))
+    seconds = dict.fromkeys(("training", "validation", "selection"), 0.0)
+    update = 0
+    bar = tqdm(range(1, epochs + 1), desc=f"{dataset.name} {spec.name}", disable=None if progress else True, leave=False)
+    for epoch in bar:
+        start = clock(device)
+        order = to_device(shuffles.permutations(n_train), device)  # (*order_lead, N)
+        x_epoch, y_epoch = x_train[order], y_train[order]  # (*order_lead, N, d), (*order_lead, N)
+        for x, y in zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1)):
+            update += 1
+            step = epoch if p.warmup_unit == "epochs" else update
+            beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max)
+            noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
+            take_step(x, y, noise, beta)
+        now = clock(device)
+        seconds["training"] += now - start
+        for group, row, streams in validated:
+            start = now
+            draws = _predict(result, row, x_val, streams).draws  # (K, N_val), or (R, K, N_val)
+            now = clock(device)
+            seconds["validation"] += now - start
+            start = now
+            scores[group, epoch - 1] = mean_score(draws, y_val)
+            for r in group:
+                if scores[r, epoch - 1] < best[r]:
+                    best[r], result.best_epoch[r] = scores[r, epoch - 1], epoch
+                    result.flat[r] = rows[r]
+            now = clock(device)
+            seconds["selection"] += now - start
+    return Fit(**{**vars(result), "scores": scores, "seconds": seconds})
+

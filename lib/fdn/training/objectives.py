@@ -1,0 +1,119 @@
+"""Training objectives: likelihoods, the beta-ELBO, the IWAE bound and schedules of beta (paper, appendices B and D).
+
+Network outputs are ``(..., K, B, n_outputs)``, targets ``(..., B)``; losses are one number per replicate, ``(...)``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fdn.errors import UserError
+
+
+@dataclass(frozen=True)
+class HomoscedasticGaussian:
+    r"""p(y | x, theta) = N(y; f_theta(x), sigma^2), one constant variance (paper, section 3.1 and appendix D)."""
+
+    variance: float = 0.5
+    n_outputs = 1
+
+    def mean(self, output: Tensor) -> Tensor:
+        """f_theta(x), ``(..., K, B)``."""
+        return output[..., 0]
+
+    def noise_variance(self, output: Tensor) -> Tensor:
+        """sigma^2, ``(..., K, B)``."""
+        return output.new_full((), self.variance).expand(output.shape[:-1])
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        """log N(y; f_theta(x), sigma^2), ``(..., K, B)``."""
+        error = (y.unsqueeze(-2) - output[..., 0]).square()  # (..., K, B)
+        return -0.5 * error / self.variance - 0.5 * math.log(2 * math.pi * self.variance)
+
+    def data_term(self, output: Tensor, y: Tensor) -> Tensor:
+        """2 sigma^2 times the negative log-likelihood less its constant: the squared error, ``(..., K, B)``."""
+        return (y.unsqueeze(-2) - output[..., 0]).square()
+
+
+@dataclass(frozen=True)
+class HeteroscedasticGaussian:
+    r"""p(y | x, theta) = N(y; f, sigma^2) with both from the network, sigma = floor + softplus(rho) (paper, appendix D)."""
+
+    floor: float = 1e-3
+    n_outputs = 2
+
+    def mean(self, output: Tensor) -> Tensor:
+        """f_theta(x), ``(..., K, B)``."""
+        return output[..., 0]
+
+    def noise_variance(self, output: Tensor) -> Tensor:
+        """sigma_theta(x)^2, ``(..., K, B)``."""
+        return (self.floor + F.softplus(output[..., 1])).square()
+
+    def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
+        """log N(y; f_theta(x), sigma_theta(x)^2), ``(..., K, B)``."""
+        variance = self.noise_variance(output)
+        error = (y.unsqueeze(-2) - output[..., 0]).square()
+        return -0.5 * (error / variance + (2 * math.pi * variance).log())
+
+    def data_term(self, output: Tensor, y: Tensor) -> Tensor:
+        """The negative log-likelihood, ``(..., K, B)``."""
+        return -self.log_prob(output, y)
+
+
+Likelihood = HomoscedasticGaussian | HeteroscedasticGaussian
+
+
+def beta_elbo(output: Tensor, y: Tensor, kl: Tensor | None, beta: float, likelihood: Likelihood) -> Tensor:
+    r"""Negative beta-ELBO: mean over draws and examples of the data term + beta * mean of KL.
+
+    With the homoscedastic likelihood this is MSE + beta KL (paper, section 3.1): 2 sigma^2 times the negative ELBO
+    with beta = 2 sigma^2, less a constant (appendix D). The KL, ``(..., k, b)``, is already summed over all weights;
+    here, and only here, it is averaged over draws and examples and scaled; a global posterior's enters undivided.
+    """
+    data = likelihood.data_term(output, y).mean((-2, -1))
+    return data if kl is None else data + beta * kl.mean((-2, -1))
+
+
+def iwae(output: Tensor, y: Tensor, log_ratio: Tensor | None, likelihood: Likelihood) -> Tensor:
+    r"""Negative IWAE bound, -log (1/K) sum_k p0(theta_k) p(y | x, theta_k) / q(theta_k | x), mean over examples.
+
+    ``log_ratio`` is log q - log p0 at the draws, ``(..., K, b)`` (the network's ``kl="sampled"``); None for models
+    without a weight distribution. Source: paper, appendix B, equation (B).
+    """
+    log_weight = likelihood.log_prob(output, y)  # (..., K, B)
+    if log_ratio is not None:
+        log_weight = log_weight - log_ratio
+    draws = log_weight.shape[-2]
+    return -(log_weight.logsumexp(-2) - math.log(draws)).mean(-1)
+
+
+def beta_at(step: int, schedule: str, warmup: int, beta_max: float = 1.0) -> float:
+    """KL weight at a step (epoch or update) counted from 1: rises to ``beta_max`` at ``warmup`` and stays.
+
+    ``constant``: beta_max throughout; ``linear``: step / warmup; ``cosine``: half a cosine; ``sigmoid``: a logistic of
+    slope 12 / warmup, rescaled to run from 0 to 1.
+
+    >>> [beta_at(t, "linear", 4) for t in (1, 2, 4, 9)]
+    [0.25, 0.5, 1.0, 1.0]
+
+    Raises:
+        UserError: for an unknown schedule.
+
+    Source: paper, appendix B ("simple warm-ups for beta") and the hyperparameter table ("linear").
+    """
+    t = min(step / warmup, 1.0) if warmup > 0 else 1.0
+    if schedule == "constant":
+        return beta_max
+    if schedule == "linear":
+        return beta_max * t
+    if schedule == "cosine":
+        return beta_max * 0.5 * (1 - math.cos(math.pi * t))
+    if schedule == "sigmoid":
+        low, high, now = (1 / (1 + math.exp(-12 * (u - 0.5))) for u in (0.0, 1.0, t))
+        return beta_max * (now - low) / (high - low)
+    raise UserError(f"unknown beta schedule {schedule!r}; expected constant, linear, cosine or sigmoid")

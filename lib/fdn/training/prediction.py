@@ -1,0 +1,105 @@
+"""Draws from a trained network, and what can be said from them: mean, variance and its two parts, a mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+
+from fdn.models.stacking import Stack
+from fdn.streams import Streams
+from fdn.training import fused
+
+PART_ELEMENTS = 1 << 20  # hidden activations (members x draws x examples x width) alive at once
+# draws x examples x width, where noise or masks are drawn part after part: another size, other draws
+NOISE_PART_ELEMENTS, MASKED_PART_ELEMENTS = 1 << 17, 1 << 22
+DEVICE_ELEMENTS = 1 << 26  # in place of PART_ELEMENTS on a GPU, which needs more of them to be busy
+
+
+def noise_kind(noise: str, sampled_weights: bool = False) -> str:
+    """How a protocol's noise is computed: independent noise as ``local``, the same distribution, where weights need not exist."""
+    return "local" if noise == "independent" and not sampled_weights else noise
+
+
+def predict_outputs(
+    stack: Stack, row: Tensor, x: Tensor, streams: Streams, draws: int, kind: str
+) -> Tensor:
+    """Network outputs of one seed, or of several, for all x.
+
+    Args:
+        row: parameters, ``(n,)``, or ``(M, n)`` for an ensemble; of R seeds ``(R, n)`` or ``(R, M, n)``, where no masks
+            are drawn.
+        x: inputs ``(N, d)``, on the device of the parameters.
+        streams: noise of the shape of the parameters' replicates, ``()``, ``(M,)`` ...
+        draws: K; a deterministic network gives one.
+        kind: ``"shared"``, ``"independent"`` or ``"local"``.
+
+    Returns:
+        ``(K, N, n_outputs)`` or ``(M, K, N, n_outputs)``, after R if that was given. With shared noise draw k is one
+        function over all of x.
+    """
+    network = stack.network
+    draws = draws if network.stochastic else 1
+    width = max([layer.d_out for layer in network.layers])
+    if network.dropout > 0 and network.predict_with_dropout:
+        elements = MASKED_PART_ELEMENTS
+    elif kind != "shared" and network.per_example_noise:
+        elements = NOISE_PART_ELEMENTS
+    elif not row.is_cpu:
+        elements = DEVICE_ELEMENTS // row[..., 0].numel()
+    else:  # where all weights are global, hidden activations are not held
+        elements = PART_ELEMENTS // row[..., 0].numel() * (width if network.global_weights else 1)
+    size = max(16, elements // (draws * width))
+    # made once: many small parts between large temporaries would spread over a multiple of their memory
+    outputs = row.new_empty(*row.shape[:-1], draws, len(x), network.layers[-1].d_out)
+    x = x if network.global_weights else x.expand(*row.shape[:-1], *x.shape)
+    noise = None
+    with torch.no_grad():
+        for part, out in zip(x.split(size, dim=-2), outputs.split(size, dim=-2)):
+            noise = network.draw_noise(streams, kind, draws, part.shape[-2], training=False, same_pass=noise)
+            noise = noise.to(row.device)
+            if not fused.draws(stack, row, part, noise, out):
+                out.copy_(stack(row, part, noise)[0])  # (..., K, b, n_outputs)
+    return outputs
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Monte Carlo predictions at N inputs.
+
+    Attributes:
+        draws: f_theta_k(x), ``(K, N)``, without observation noise.
+        noise_variance: sigma_theta_k(x)^2, ``(K, N)``: the likelihood's.
+
+    Source: paper, appendix D ("Predictive variance decomposition", "Monte Carlo estimators").
+    """
+
+    draws: Tensor
+    noise_variance: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Predictive mean, ``(N,)``."""
+        return self.draws.mean(-2)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Var_theta f_theta(x): population variance over the draws, ``(N,)``."""
+        return self.draws.var(-2, correction=0)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """E_theta sigma_theta(x)^2, ``(N,)``."""
+        return self.noise_variance.mean(-2)
+
+    @property
+    def variance(self) -> Tensor:
+        """Var[Y | x] = aleatoric + epistemic, ``(N,)``."""
+        return self.aleatoric + self.epistemic
+
+    def mixture(self) -> MixtureSameFamily:
+        """The predictive density (1/K) sum_k N(y; f_k(x), sigma_k(x)^2) as a ``torch.distributions`` object, batch ``(N,)``."""
+        components = Normal(self.draws.mT, self.noise_variance.mT.sqrt())  # (N, K)
+        return MixtureSameFamily(Categorical(logits=torch.zeros_like(self.draws.mT)), components)
