@@ -601,7 +601,7 @@ assert agree(*pairs)
 protocol = replace(PUBLISHED, epochs=60)
 trained = fit(model_spec("LP-FDNet", 1, protocol), step, protocol, seeds=[0])
 fresh = replace(trained, protocol=replace(protocol, noise="independent"))  # same weights, other noise
-grid, colour = np.linspace(-3, 3, 601), figures.MODEL_STYLE["LP-FDNet"][0]
+grid, colour = np.linspace(-3, 3, 601), models.MODELS["LP-FDNet"].style[0]
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.9), sharey=True, layout="constrained")
 titles = ("shared noise: a draw is a function", "independent noise")
 for ax, run, title in zip(axes, (trained, fresh), titles):

@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.text import Text
 
 from fdn import data, metrics
-from fdn.models import MODEL_NAMES, STOCHASTIC_MODELS
+from fdn.models import MODELS, STOCHASTIC_MODELS
 from fdn.report import figures
 
 SCALES = dict(zip(STOCHASTIC_MODELS, (0.03, 0.003, 0.05, 3.0, 10.0, 30.0)))
@@ -207,23 +207,23 @@ def test_seeds_scatter_rings_the_representative_seed(runs):
 
 
 def test_a_model_looks_the_same_in_every_figure(all_kinds):
-    assert len(set(figures.MODEL_STYLE.values())) == len({c for c, _ in figures.MODEL_STYLE.values()}) == 8
-    assert set(figures.MODEL_STYLE) == set(MODEL_NAMES)
+    styles = {name: model.style for name, model in MODELS.items()}
+    assert len(set(styles.values())) == len({colour for colour, _ in styles.values()}) == len(MODELS)
     seen = dict.fromkeys(all_kinds, 0)
     for kind, fig in all_kinds.items():
         for ax in fig.axes:
             for artist in (*ax.lines, *ax.collections):
                 model = str(artist.get_label()).split(":")[0]
-                if model in figures.MODEL_STYLE:
+                if model in styles:
                     lines = hasattr(artist, "get_marker")
                     colour = artist.get_color() if lines else artist.get_facecolors()[0]
-                    expected, marker = figures.MODEL_STYLE[model]
+                    expected, marker = styles[model]
                     assert to_rgb(colour) == to_rgb(expected), (kind, model)
                     assert not lines or artist.get_marker() == marker
                     seen[kind] += 1
     bars = all_kinds["deltas"].axes[0].patches[:18]
     for model, bar in zip(np.repeat(STOCHASTIC_MODELS, 3), bars, strict=True):
-        assert to_rgb(bar.get_edgecolor()) == to_rgb(figures.MODEL_STYLE[model][0])
+        assert to_rgb(bar.get_edgecolor()) == to_rgb(styles[model][0])
     assert min(count for kind, count in seen.items() if kind not in ("deltas", "layer")) >= 6
 
 

@@ -10,6 +10,7 @@ import torch
 from fdn.errors import UserError
 from fdn.models import (
     MODEL_NAMES,
+    MODELS,
     STOCHASTIC_MODELS,
     ModelSpec,
     build_network,
@@ -194,3 +195,9 @@ def test_runs_may_start_where_torch_does_for_the_published_seed():
         assert torch.equal(torch.cat([p.flatten() for p in network.parameters()]), torch.cat(parameters).detach())
     with pytest.raises(UserError, match="diabetes has no published seed"):
         initial_network(spec, "diabetes", 10, protocol, 0)
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_the_row_of_a_model_says_whether_its_draws_differ(name):
+    spec = model_spec(name, 2, PUBLISHED)
+    assert MODELS[name].stochastic == (build_network(spec, 2, PUBLISHED).stochastic or spec.members > 1)

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fdn import data
 from fdn.metrics import SUMMARY_COLUMNS
-from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, count_parameters, model_grid, model_spec
+from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, count_parameters, model_spec, multiply_accumulates
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
 from fdn.report import tables
 from fdn.typesetting import Table, to_latex_text
@@ -161,24 +161,24 @@ class PlainLayer(torch.nn.Module):
 @pytest.mark.parametrize("d", [1, 5])
 @pytest.mark.parametrize(("model", "parts"), [("HyperNet", 1), ("IC-FDNet", 2), ("LP-FDNet", 2)])
 def test_multiply_accumulates_agree_with_a_counted_forward_pass(model: str, parts: int, d: int):
-    [row] = [row for row in model_grid(d, PUBLISHED) if row["model"] == model]
-    hidden, hyper, batch = row["hidden"], row["hyper"], 7
+    spec = model_spec(model, d, PUBLISHED)
+    (hidden,), hyper, batch = spec.hidden, spec.hyper, 7
     first = PlainLayer(d, hidden, d, hyper, parts)
     second = PlainLayer(hidden, 1, d if model == "IC-FDNet" else hidden, hyper, parts)
     x = torch.ones(batch, d)
     with FlopCounterMode(display=False) as counter:
         a = first(x, x).relu()
         second(a, x if model == "IC-FDNet" else a)
-    assert tables.multiply_accumulates(row, d) == (counter.get_total_flops() / 2 / batch, 0)
-    assert sum(p.numel() for m in (first, second) for p in m.parameters()) == row["n_params"]
+    assert multiply_accumulates(spec, d, PUBLISHED) == (counter.get_total_flops() / 2 / batch, 0)
+    assert sum(p.numel() for m in (first, second) for p in m.parameters()) == count_parameters(spec, d, PUBLISHED)
 
 
 def test_multiply_accumulates_of_models_without_an_input_hypernetwork():
-    grid = {row["model"]: row for row in model_grid(3, PUBLISHED)}
-    assert tables.multiply_accumulates(grid["MLPDropoutNet"], 3) == (3 * 333 + 333, 0)
-    assert tables.multiply_accumulates(grid["DeepEnsembleNet"], 3) == (3 * 33 + 33, 0)
+    found = {name: multiply_accumulates(model_spec(name, 3, PUBLISHED), 3, PUBLISHED) for name in MODEL_NAMES}
+    assert found["MLPDropoutNet"] == (3 * 333 + 333, 0)
+    assert found["DeepEnsembleNet"] == (3 * 33 + 33, 0)
     hyper = 9 * 5 + 5 * 2 * (3 * 24 + 24) + 9 * 5 + 5 * 2 * (24 + 1)
-    assert tables.multiply_accumulates(grid["GaussHyperNet"], 3) == (3 * 24 + 24, hyper)
+    assert found["GaussHyperNet"] == (3 * 24 + 24, hyper)
     spec = model_spec("GaussHyperNet", 3, PUBLISHED)
     biases_and_latents = 2 * 9 + 2 * 5 + 2 * (3 * 24 + 24 + 24 + 1)
     assert count_parameters(spec, 3, PUBLISHED) == hyper + biases_and_latents

@@ -154,7 +154,7 @@ def _compare(args: argparse.Namespace) -> None:
     if args.explain:
         dataset, _, model = (part.strip() for part in args.explain.partition(","))
         choose(dataset, published.DATASETS, "data set")
-        choose(model, published.MODELS, "model")
+        choose(model, models.PAPER_MODELS, "model")
         print(console.diagnosis(metrics, dataset, model, protocol.label))
         return
     comparison, more = console.compare(metrics, protocol.label), extras.with_extras(metrics)
@@ -307,7 +307,7 @@ def _bench(args: argparse.Namespace) -> None:
     from fdn.timing import benchmark
 
     names = parse_names(args.dataset, published.DATASETS, "data set") if args.dataset else published.DATASETS
-    chosen = parse_names(args.models, models.STOCHASTIC_MODELS, "model")
+    chosen = parse_names(args.models, models.PAPER_MODELS, "model")
     start = time.perf_counter()
     device = _device(args)
     epochs = args.epochs or benchmark.EPOCHS[device.type]
@@ -346,7 +346,7 @@ def _device_option(one: argparse.ArgumentParser, default: str) -> None:
 
 def _run_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(*DATASETS, help=f"of {', '.join(data.NAMES)} (default: the paper's six)")
-    stochastic = ",".join(models.STOCHASTIC_MODELS)
+    stochastic = ",".join(models.PAPER_MODELS)
     names = ", ".join(ALL_MODELS)
     one.add_argument("--models", default=stochastic, help=f"of {names} (default: the six stochastic ones)")
     one.add_argument("--seeds", default="0:5", help=f"{SEEDS_SYNTAX} (default: 0:5)")
@@ -462,7 +462,7 @@ def _claims_options(one: argparse.ArgumentParser) -> None:
 
 def _bench_options(one: argparse.ArgumentParser) -> None:
     one.add_argument(*DATASETS, help=f"of {', '.join(published.DATASETS)} (default: all)")
-    stochastic = ",".join(models.STOCHASTIC_MODELS)
+    stochastic = ",".join(models.PAPER_MODELS)
     one.add_argument("--models", default=stochastic, help=f"of {stochastic} (default: all)")
     one.add_argument("--protocol", default="published", help=f"{PROTOCOL_NAMES} (default: published)")
     sample = "epochs of the sample (default: 5, on a GPU 50, for recording its graphs comes once)"

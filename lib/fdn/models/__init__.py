@@ -3,7 +3,10 @@
 from fdn.models.network import Network, Noise
 from fdn.models.zoo import (
     BASELINE,
+    ENSEMBLES,
     MODEL_NAMES,
+    MODELS,
+    PAPER_MODELS,
     STOCHASTIC_MODELS,
     ModelSpec,
     build_network,
@@ -11,13 +14,17 @@ from fdn.models.zoo import (
     initial_network,
     model_grid,
     model_spec,
+    multiply_accumulates,
     published_spec,
     solve_widths,
 )
 
 __all__ = [
     "BASELINE",
+    "ENSEMBLES",
+    "MODELS",
     "MODEL_NAMES",
+    "PAPER_MODELS",
     "STOCHASTIC_MODELS",
     "ModelSpec",
     "Network",
@@ -27,6 +34,7 @@ __all__ = [
     "initial_network",
     "model_grid",
     "model_spec",
+    "multiply_accumulates",
     "published_spec",
     "solve_widths",
 ]

@@ -30,6 +30,11 @@ class Hypernet(nn.Module):
         self.hidden = nn.Linear(d_signal, width)
         self.output = nn.Linear(width, n_outputs)
 
+    @property
+    def multiply_accumulates(self) -> int:
+        """Of one signal: d_signal h + h n_outputs."""
+        return self.hidden.weight.numel() + self.output.weight.numel()
+
     def hidden_activation(self, s: Tensor) -> Tensor:
         """z = relu(V s + v): s (..., k, B, d_signal) to (..., k, B, width)."""
         return relu_affine(s, self.hidden.weight, self.hidden.bias)
@@ -48,6 +53,11 @@ class PointLinear(nn.Module):
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
         self.linear = nn.Linear(d_in, d_out)
+
+    @property
+    def multiply_accumulates(self) -> tuple[int, int]:
+        """Per draw and point, and once per pass."""
+        return self.d_in * self.d_out, 0
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         return affine(a, self.linear.weight, self.linear.bias), None
@@ -71,6 +81,11 @@ class HyperLinear(nn.Module):
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
         self.hypernet = Hypernet(d_in, hyper, d_out * (d_in + 1))
+
+    @property
+    def multiply_accumulates(self) -> tuple[int, int]:
+        """Per draw and point, and once per pass."""
+        return self.d_in * self.d_out + self.hypernet.multiply_accumulates, 0
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         return matvec(self.hypernet(a), a), None  # theta (..., k, B, P)
@@ -112,6 +127,11 @@ class GlobalGaussianLinear(nn.Module, ABC):
             return theta, None
         return theta, gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
 
+    @property
+    def multiply_accumulates(self) -> tuple[int, int]:
+        """Per draw and point, and once per pass."""
+        return self.d_in * self.d_out, 0
+
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         theta, term = self.sample(noise, eps, kl)
         return matvec(theta, a), term
@@ -140,6 +160,11 @@ class LatentGaussianLinear(GlobalGaussianLinear):
         self.hypernet = Hypernet(latent, hyper, 2 * d_out * (d_in + 1))
         self.latent = nn.Parameter(torch.randn(latent))
 
+    @property
+    def multiply_accumulates(self) -> tuple[int, int]:
+        """Per draw and point, and once per pass: the hypernetwork reads no input."""
+        return self.d_in * self.d_out, self.hypernet.multiply_accumulates
+
     def mean_and_rho(self) -> tuple[Tensor, Tensor]:
         outputs = self.hypernet(self.latent[..., None, None, :])[..., 0, 0, :]  # (..., 2 P)
         return hypernet_order(outputs, self.d_in, -1)
@@ -166,6 +191,11 @@ class FDNLinear(nn.Module):
         self.d_in, self.d_out, self.floor, self.prior_scale = d_in, d_out, floor, prior_scale
         self.condition_on = condition_on
         self.hypernet = Hypernet(d_signal if condition_on == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
+
+    @property
+    def multiply_accumulates(self) -> tuple[int, int]:
+        """Per draw and point, and once per pass."""
+        return self.d_in * self.d_out + self.hypernet.multiply_accumulates, 0
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         z = self.hypernet.hidden_activation(x if self.condition_on == "input" else a)  # (..., k, B, h)

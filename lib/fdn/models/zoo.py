@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -36,57 +38,85 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         widths = [*self.hidden, self.members, *(w for w in (self.hyper, self.latent) if w is not None)]
-        if self.name not in _LAYERS or min(widths, default=1) < 1:
+        if self.name not in MODELS or min(widths, default=1) < 1:
             raise UserError(f"{self!r} is no model: names are {', '.join(MODEL_NAMES)}, widths are positive integers")
 
 
-def _point(d_in: int, d_out: int, d_x: int, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return PointLinear(d_in, d_out)
+class At(NamedTuple):
+    """Where in a network a layer stands."""
+
+    d_in: int
+    d_out: int
+    n_features: int  # width of the network's input
+    last: bool
 
 
-def _hyper(d_in: int, d_out: int, d_x: int, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return HyperLinear(d_in, d_out, spec.hyper)
+def _point(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+    return PointLinear(at.d_in, at.d_out)
 
 
-def _bayes(d_in: int, d_out: int, d_x: int, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return GaussianLinear(d_in, d_out, p.global_scale, p.floor, p.prior_scale)
+def _hyper(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+    return HyperLinear(at.d_in, at.d_out, spec.hyper)
 
 
-def _latent(d_in: int, d_out: int, d_x: int, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return LatentGaussianLinear(d_in, d_out, spec.hyper, spec.latent, p.global_scale, p.floor, p.prior_scale)
+def _bayes(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+    return GaussianLinear(at.d_in, at.d_out, p.global_scale, p.floor, p.prior_scale)
 
 
-def _ic(d_in: int, d_out: int, d_x: int, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return FDNLinear(d_in, d_out, spec.hyper, "input", d_x, p.floor, p.prior_scale)
+def _latent(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+    return LatentGaussianLinear(at.d_in, at.d_out, spec.hyper, spec.latent, p.global_scale, p.floor, p.prior_scale)
 
 
-def _lp(d_in: int, d_out: int, d_x: int, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return FDNLinear(d_in, d_out, spec.hyper, "previous", d_x, p.floor, p.prior_scale)
+def _ic(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+    return FDNLinear(at.d_in, at.d_out, spec.hyper, "input", at.n_features, p.floor, p.prior_scale)
 
 
-_LAYERS: dict[str, Callable[[int, int, int, ModelSpec, Protocol], nn.Module]] = {
-    "MLPNet": _point,
-    "HyperNet": _hyper,
-    "MLPDropoutNet": _point,
-    "DeepEnsembleNet": _point,
-    "BayesNet": _bayes,
-    "GaussHyperNet": _latent,
-    "IC-FDNet": _ic,
-    "LP-FDNet": _lp,
+def _lp(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+    return FDNLinear(at.d_in, at.d_out, spec.hyper, "previous", at.n_features, p.floor, p.prior_scale)
+
+
+@dataclass(frozen=True)
+class Model:
+    """All that is particular to one model.
+
+    Attributes:
+        layer: makes the layer at a place of the network.
+        hidden, hyper, latent: widths of the published runs (paper, table "Model configurations").
+        style: colour and marker, the same in every figure (Okabe-Ito colours).
+        in_paper: whether the paper's result tables have it; these are the default wherever models are chosen.
+        stochastic: whether two predictions differ.
+        ensemble: whether its draws are independently trained members.
+        drops: whether dropout masks are drawn in prediction as in training.
+        cost: of a seed's run, rough and relative, to start the longest first.
+    """
+
+    layer: Callable[[At, ModelSpec, Protocol], nn.Module]
+    hidden: int
+    hyper: int | None = None
+    latent: int | None = None
+    style: tuple[str, str] = ("#666666", ".")
+    in_paper: bool = False
+    stochastic: bool = True
+    ensemble: bool = False
+    drops: bool = False
+    cost: float = 1.0
+
+
+MODELS = {
+    "MLPNet": Model(_point, 333, style=("#888888", "X"), stochastic=False),
+    "HyperNet": Model(_hyper, 25, 9, style=("#000000", "*"), stochastic=False),
+    "MLPDropoutNet": Model(_point, 333, style=("#E69F00", "o"), in_paper=True, drops=True, cost=2.0),
+    # 33: the table prints 64, which contradicts P = 1000
+    "DeepEnsembleNet": Model(_point, 33, style=("#56B4E9", "s"), in_paper=True, ensemble=True, cost=0.3),
+    "BayesNet": Model(_bayes, 166, style=("#009E73", "^"), in_paper=True, cost=2.0),
+    "GaussHyperNet": Model(_latent, 24, 5, 9, style=("#CC79A7", "D"), in_paper=True),
+    "IC-FDNet": Model(_ic, 23, 6, style=("#0072B2", "v"), in_paper=True, cost=2.0),
+    "LP-FDNet": Model(_lp, 24, 5, style=("#D55E00", "P"), in_paper=True, cost=3.0),
 }
-MODEL_NAMES = tuple(_LAYERS)
-STOCHASTIC_MODELS = MODEL_NAMES[2:]  # the six of the paper's tables
-
-_WIDTHS = {  # hidden, hyper, latent of the published runs (paper, table "Model configurations")
-    "MLPNet": (333, None, None),
-    "HyperNet": (25, 9, None),
-    "MLPDropoutNet": (333, None, None),
-    "DeepEnsembleNet": (33, None, None),  # the table prints 64, which contradicts P = 1000
-    "BayesNet": (166, None, None),
-    "GaussHyperNet": (24, 5, 9),
-    "IC-FDNet": (23, 6, None),
-    "LP-FDNet": (24, 5, None),
-}
+MODEL_NAMES = tuple(MODELS)
+STOCHASTIC_MODELS = tuple(name for name, model in MODELS.items() if model.stochastic)
+PAPER_MODELS = tuple(name for name, model in MODELS.items() if model.in_paper)
+ENSEMBLES = tuple(name for name, model in MODELS.items() if model.ensemble)
 
 
 def published_spec(name: str, protocol: Protocol) -> ModelSpec:
@@ -95,12 +125,11 @@ def published_spec(name: str, protocol: Protocol) -> ModelSpec:
     Raises:
         UserError: for an unknown name.
     """
-    if name not in _WIDTHS:
+    if name not in MODELS:
         raise UserError(f"unknown model {name!r}; expected one of {', '.join((*MODEL_NAMES, BASELINE))}")
-    hidden, hyper, latent = _WIDTHS[name]
-    hyper = hyper and max(1, round(protocol.hyper_factor * hyper))
-    members = protocol.ensemble_members if name == "DeepEnsembleNet" else 1
-    return ModelSpec(name, (hidden,), hyper, latent, members)
+    model = MODELS[name]
+    hyper = model.hyper and max(1, round(protocol.hyper_factor * model.hyper))
+    return ModelSpec(name, (model.hidden,), hyper, model.latent, protocol.ensemble_members if model.ensemble else 1)
 
 
 def model_spec(name: str, n_features: int, protocol: Protocol) -> ModelSpec:
@@ -118,8 +147,9 @@ def model_spec(name: str, n_features: int, protocol: Protocol) -> ModelSpec:
 def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_outputs: int = 1) -> Network:
     """A freshly initialised network of the model (one member of it, for an ensemble), from torch's global random state."""
     widths = [n_features, *spec.hidden, n_outputs]
-    layers = [_LAYERS[spec.name](a, b, n_features, spec, protocol) for a, b in zip(widths[:-1], widths[1:])]
-    if spec.name == "MLPDropoutNet":
+    places = [At(a, b, n_features, i == len(spec.hidden)) for i, (a, b) in enumerate(itertools.pairwise(widths))]
+    layers = [MODELS[spec.name].layer(at, spec, protocol) for at in places]
+    if MODELS[spec.name].drops:
         return Network(layers, dropout=protocol.dropout, predict_with_dropout=True)
     return Network(layers, dropout=protocol.ensemble_dropout if spec.members > 1 else 0.0)
 
@@ -183,6 +213,22 @@ def solve_widths(spec: ModelSpec, n_features: int, target: int, protocol: Protoc
         f"{spec.name} has no hidden width within {protocol.budget_tolerance:.0%} of {target} parameters for {n_features} "
         f"inputs; the nearest has {count}: raise the target"
     )
+
+
+def multiply_accumulates(spec: ModelSpec, n_features: int, protocol: Protocol) -> tuple[int, int]:
+    r"""Multiply-accumulates of one forward pass: per (draw, point), and once per pass whatever the points.
+
+    Every layer counts its own (``multiply_accumulates`` of :mod:`fdn.models.posteriors`); in an ensemble a draw is one
+    member. Biases, activations and the sampling itself are element-wise and not counted. Source: Appendix G.
+
+    >>> from fdn.protocol import PUBLISHED
+    >>> multiply_accumulates(model_spec("LP-FDNet", 1, PUBLISHED), 1, PUBLISHED)
+    (903, 0)
+    """
+    with torch.device("meta"):
+        network = build_network(spec, n_features, protocol)
+    per_point, per_pass = zip(*(layer.multiply_accumulates for layer in network.layers), strict=True)
+    return sum(per_point), sum(per_pass)
 
 
 def model_grid(n_features: int, protocol: Protocol) -> list[dict[str, object]]:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from fdn import paths
 from fdn.metrics import spearman
-from fdn.models import BASELINE, STOCHASTIC_MODELS, model_spec
+from fdn.models import BASELINE, PAPER_MODELS, model_spec
 from fdn.protocol import PUBLISHED
 from fdn.report import published
 from fdn.report.published import DATASETS, REPRESENTED_MODELS, load_published
@@ -27,7 +27,7 @@ from fdn.timing.latency import BASE_MLP
 from fdn.typesetting import Table
 
 FDN = list(REPRESENTED_MODELS)
-OTHERS = [model for model in STOCHASTIC_MODELS if model not in FDN]
+OTHERS = [model for model in PAPER_MODELS if model not in FDN]
 TOY, UCI = ("step", "sine", "quad"), ("airfoil", "ccpp", "energy")
 SMOOTH, ABLATED = ("step", "quad"), extras.ABLATED
 DETERMINISTIC, SHARP = ["MLPNet", "HyperNet"], ["DeepEnsembleNet", "BayesNet"]
@@ -52,7 +52,7 @@ class Claim:
     criterion: str
     metrics: tuple[str, ...]
     holds: Callable[[pd.DataFrame], bool]
-    models: Sequence[str] = STOCHASTIC_MODELS
+    models: Sequence[str] = PAPER_MODELS
     across: bool = False
 
     def judge(self, frame: pd.DataFrame) -> bool | None:
@@ -197,7 +197,7 @@ def _trade_off(settings: Sequence[dict[str, float]], rising: bool) -> Callable[[
 def _nll_follows(metric: str) -> Callable[[pd.DataFrame], bool]:
     def holds(t: pd.DataFrame) -> bool:
         nll, other = (
-            np.concatenate([t.loc[list(STOCHASTIC_MODELS), f"{name}_{region}"] for region in ("id", "ood")])
+            np.concatenate([t.loc[list(PAPER_MODELS), f"{name}_{region}"] for region in ("id", "ood")])
             for name in ("nll", metric)
         )  # (12,)
         return spearman(nll, other) >= 0.8
@@ -206,7 +206,7 @@ def _nll_follows(metric: str) -> Callable[[pd.DataFrame], bool]:
 
 
 def _nll_is_more_extreme(t: pd.DataFrame) -> bool:
-    nll, crps = (t.loc[list(STOCHASTIC_MODELS), f"{name}_ood"] for name in ("nll", "crps"))
+    nll, crps = (t.loc[list(PAPER_MODELS), f"{name}_ood"] for name in ("nll", "crps"))
     return nll.max() / nll.median() >= 2 * crps.max() / crps.median()
 
 
@@ -316,7 +316,7 @@ CLAIMS = (
         "4.3 Fairness", DATASETS, "MLPDropoutNet uses widened hidden layers, increasing capacity […] and potentially "
         "improving ID MSE",
         "ID MSE of MLPDropoutNet the lowest of the six", ("mse_id",),
-        lambda t: t.loc[list(STOCHASTIC_MODELS), "mse_id"].idxmin() == "MLPDropoutNet",
+        lambda t: t.loc[list(PAPER_MODELS), "mse_id"].idxmin() == "MLPDropoutNet",
     ),
     Claim(
         "4.5 Results", SMOOTH, "MSE–Var slopes closer to the ideal b ≈ 1",
@@ -366,7 +366,7 @@ CLAIMS = (
     Claim(
         "4.5 Results", ("sine",), "On the highly oscillatory sine shift, all methods degrade",
         "ΔMSE and ΔCRPS of all six positive", ("delta_mse", "delta_crps"),
-        lambda t: t.loc[list(STOCHASTIC_MODELS), ["delta_mse", "delta_crps"]].min(axis=None) > 0,
+        lambda t: t.loc[list(PAPER_MODELS), ["delta_mse", "delta_crps"]].min(axis=None) > 0,
     ),
     Claim(
         "4.5 Results", ("sine",), "FDN preserves excellent ranking (Spearman ρ near 1)", "ρ ≥ 0.95 for both FDNs",
@@ -534,7 +534,7 @@ CLAIMS = (
     ),
     Claim(
         "Appendix H", DATASETS, "Under shift we typically expect CRPS_OOD > CRPS_ID", "ΔCRPS of all six positive",
-        ("delta_crps",), lambda t: t.loc[list(STOCHASTIC_MODELS), "delta_crps"].min() > 0,
+        ("delta_crps",), lambda t: t.loc[list(PAPER_MODELS), "delta_crps"].min() > 0,
     ),
     Claim(
         "Appendix H", DATASETS, "[NLL] was (i) strongly correlated with CRPS",
@@ -565,7 +565,7 @@ def _named(numbers: dict[str, float]) -> str:
 
 def _parameters(evidence: Evidence) -> tuple[bool | None, str]:
     m = evidence.metrics
-    runs = m[(m["protocol"] == PUBLISHED.label) & m["model"].isin(STOCHASTIC_MODELS) & m["dataset"].isin(DATASETS)]
+    runs = m[(m["protocol"] == PUBLISHED.label) & m["model"].isin(PAPER_MODELS) & m["dataset"].isin(DATASETS)]
     counts = runs.groupby("dataset")["n_params"].agg(["min", "max"]).reindex(DATASETS).dropna().astype(int)
     words = ", ".join(f"{row.Index} {row.min} to {row.max}" for row in counts.itertuples())
     return _verdict(counts.to_numpy().ravel(), lambda count: 950 <= count <= 1050), f"of the published runs: {words}"
@@ -584,7 +584,7 @@ def _draws(evidence: Evidence) -> tuple[bool | None, str]:
 
 
 def _step_costs(evidence: Evidence) -> tuple[bool | None, str]:
-    models = [model for model in STOCHASTIC_MODELS if model != latency.ENSEMBLE]
+    models = [model for model in PAPER_MODELS if model != latency.ENSEMBLE]
     ratios = {model: evidence.time("step", model) / evidence.time("step", "BayesNet") for model in models}
     spread = max(ratios.values()) / min(ratios.values())
     return _verdict([spread], lambda value: value <= 2), f"training step in units of BayesNet's: {_named(ratios)}"

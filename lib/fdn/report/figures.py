@@ -22,21 +22,11 @@ from matplotlib.patheffects import withStroke
 from fdn import metrics as measures
 from fdn.data.dataset import Dataset
 from fdn.errors import UserError
-from fdn.models import STOCHASTIC_MODELS
+from fdn.models import MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report.diagram import layer_axes
 from fdn.report.published import representative_seed
 
 STYLE = ["default", str(Path(__file__).with_name("fdn.mplstyle"))]
-MODEL_STYLE = {  # colour, marker
-    "MLPNet": ("#888888", "X"),
-    "HyperNet": ("#000000", "*"),
-    "MLPDropoutNet": ("#E69F00", "o"),
-    "DeepEnsembleNet": ("#56B4E9", "s"),
-    "BayesNet": ("#009E73", "^"),
-    "GaussHyperNet": ("#CC79A7", "D"),
-    "IC-FDNet": ("#0072B2", "v"),
-    "LP-FDNet": ("#D55E00", "P"),
-}
 BAND = "#F1F1E6"  # shading of the ID band
 OUTLINE = [withStroke(linewidth=2.6, foreground="white")]
 DELTAS = {"delta_mse": "ΔMSE", "delta_var": "ΔVar", "delta_crps": "ΔCRPS"}
@@ -137,7 +127,7 @@ def mse_var_axes(ax: Axes, points: Points, region: str | None = None, fit: bool 
         if _on_log_axes(frame).empty:
             continue
         part = _in_region(frame, region)
-        shown, (colour, marker) = _on_log_axes(part), MODEL_STYLE[model]
+        shown, (colour, marker) = _on_log_axes(part), MODELS[model].style
         label = f"{model}: ρ = {_number(measures.spearman(part['var'], part['mse']), 3)}"
         if fit:
             a, b = measures.linear_fit(part["var"], part["mse"])
@@ -184,7 +174,7 @@ def risk_coverage_axes(ax: Axes, points: Points) -> Axes:
     Source: Figure "toy-aurc-3x1", Appendix H "Risk-coverage".
     """
     for model, frame in points.items():
-        colour, marker = MODEL_STYLE[model]
+        colour, marker = MODELS[model].style
         coverage, risk = measures.risk_coverage(frame["var"], frame["mse"])
         label = f"{model}: {_number(measures.aurc(frame['var'], frame['mse']), 2)}"
         ax.plot(coverage, risk, color=colour, marker=marker, markevery=max(len(risk) // 10, 1), label=label)
@@ -210,7 +200,7 @@ def calibration_axes(ax: Axes, points: Points) -> Axes:
     """
     curves = {}
     for model, frame in points.items():
-        colour, marker = MODEL_STYLE[model]
+        colour, marker = MODELS[model].style
         shown = curves[model] = _on_log_axes(frame)
         if len(shown):
             curve = measures.calibration_curve(shown["var"], shown["mse"])
@@ -247,7 +237,7 @@ def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> F
         runs = metrics[metrics["model"] == model].set_index("seed")
         for offset, delta in zip((-0.27, 0, 0.27), DELTAS, strict=True):
             height, low, high = runs.at[representative, delta], runs[delta].min(), runs[delta].max()
-            x, colour = position + offset, MODEL_STYLE[model][0]
+            x, colour = position + offset, MODELS[model].style[0]
             ax.bar(x, height, width=0.25, color=colour, edgecolor=colour, **fills[delta])
             ax.vlines(x, low, high, color="black", linewidth=0.8)
     values = metrics.loc[metrics["model"].isin(models), list(DELTAS)].abs().to_numpy()
@@ -283,7 +273,7 @@ def means_of_function(points: Points, true_function: Callable, title: str = "") 
     low, high = band.min() - 0.1 * np.ptp(band), band.max() + 0.1 * np.ptp(band)
     for ax, limits in ((whole, (-np.inf, np.inf)), (inside, (low, high))):
         for index, (model, frame) in enumerate(points.items()):
-            colour, marker = MODEL_STYLE[model]
+            colour, marker = MODELS[model].style
             line = frame[frame["z"].between(*limits)].sort_values("z")
             step = max(len(line) // 9, 1)
             style = {"color": colour, "marker": marker, "markevery": (index * step // 6, step)}
@@ -311,7 +301,7 @@ def means_of_data(points: Points, title: str = "") -> Figure:
     fig = Figure(figsize=(7, 0.4 + 1.9 * rows), layout="constrained")
     grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for ax, (model, frame) in zip(grid.flat, points.items(), strict=False):
-        colour, marker = MODEL_STYLE[model]
+        colour, marker = MODELS[model].style
         dots = {"linewidths": 0, "rasterized": True, "alpha": 0.6}
         band = frame.loc[frame["region"] == "ID", "z"]
         ax.axvspan(band.min(), band.max(), color=BAND, zorder=0)
@@ -337,8 +327,9 @@ def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -
     fig = Figure(layout="constrained")
     ax = fig.subplots()
     ring = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.9}
-    for model in STOCHASTIC_MODELS:
-        colour, marker = MODEL_STYLE[model]
+    present = set(metrics["model"])
+    for model in [model for model in STOCHASTIC_MODELS if model in present]:
+        colour, marker = MODELS[model].style
         runs = metrics[metrics["model"] == model]
         ax.scatter(
             runs["var_ood"], runs["mse_ood"], color=colour, marker=marker, s=22, alpha=0.7, linewidths=0,
@@ -378,7 +369,8 @@ def all_figures(
         except UserError as error:
             missing.append(f"{name}: no figures: {error}")
             continue
-        found = {model: load_points(name, model, seed) for model in STOCHASTIC_MODELS}
+        shown = [m for m in STOCHASTIC_MODELS if m in PAPER_MODELS or m in set(runs["model"])]
+        found = {model: load_points(name, model, seed) for model in shown}
         points = {model: frame for model, frame in found.items() if frame is not None}
         missing += [f"{name}: no points of {model}, seed {seed}" for model in found if model not in points]
         title = f"{name}, seed {seed}, protocol {protocol}"

@@ -16,7 +16,7 @@ import pandas as pd
 from fdn import metrics as measures
 from fdn import paths
 from fdn.errors import UserError
-from fdn.models import BASELINE, STOCHASTIC_MODELS
+from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import console, published
 from fdn.report.tables import DASH, MISSING, corrected_mean_error, plain_number
 from fdn.runs import results
@@ -94,7 +94,7 @@ def study(
     metrics: pd.DataFrame,
     dataset: str,
     protocol: str,
-    models: Sequence[str] = STOCHASTIC_MODELS,
+    models: Sequence[str] = PAPER_MODELS,
 ) -> Study:
     """The runs of a data set by those ``models`` that are stochastic, and their points for one seed.
 
@@ -255,7 +255,7 @@ def mean_error_table(found: Study) -> Table:
 
 
 def protocol_table(
-    metrics: pd.DataFrame, dataset: str, protocols: Sequence[str], models: Sequence[str] = STOCHASTIC_MODELS
+    metrics: pd.DataFrame, dataset: str, protocols: Sequence[str], models: Sequence[str] = PAPER_MODELS
 ) -> Table:
     """Medians over seeds of the key metrics under several protocols, a row per model and protocol."""
     rows = []

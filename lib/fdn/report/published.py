@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 from fdn.errors import UserError
+from fdn.models import PAPER_MODELS
 from fdn.paths import PUBLISHED_TABLES, REASONS
 
 DATASETS = ("step", "sine", "quad", "airfoil", "ccpp", "energy")
-MODELS = ("MLPDropoutNet", "DeepEnsembleNet", "BayesNet", "GaussHyperNet", "IC-FDNet", "LP-FDNet")
 METRICS = ("spearman", "slope_b", "intercept_a", "aurc", "delta_var", "delta_mse", "delta_crps")
 REPRESENTED_MODELS = ("IC-FDNet", "LP-FDNet")
 REPRESENTED_METRICS = ("mse_ood", "var_ood", "delta_crps", "aurc")
@@ -36,7 +36,7 @@ def load_published(path: Path = PUBLISHED_TABLES) -> pd.DataFrame:
     """The 252 published numbers: dataset, model, metric, printed (str), published (float), half_unit (float).
 
     half_unit is half a unit of the last printed digit: 0.05 for "1.1", 0.0005 for "0.990". Rows come in the
-    order of DATASETS, MODELS and METRICS. UserError if the file does not hold exactly these, each once.
+    order of DATASETS, PAPER_MODELS and METRICS. UserError if the file does not hold exactly these, each once.
     Source: the result tables of Appendix F.
     """
     try:
@@ -45,10 +45,10 @@ def load_published(path: Path = PUBLISHED_TABLES) -> pd.DataFrame:
         raise UserError(f"cannot read the published numbers from {path}: {error}") from error
     if list(table.columns) != [*_KEY, "printed"]:
         raise UserError(f"{path} has columns {list(table.columns)}, expected dataset,model,metric,published")
-    for column, known in zip(_KEY, (DATASETS, MODELS, METRICS)):
+    for column, known in zip(_KEY, (DATASETS, PAPER_MODELS, METRICS)):
         if unknown := sorted(set(table[column]) - set(known)):
             raise UserError(f"{path} has the unknown {column} {unknown[0]!r}, expected {', '.join(known)}")
-    expected = pd.MultiIndex.from_tuples(product(DATASETS, MODELS, METRICS), names=_KEY)
+    expected = pd.MultiIndex.from_tuples(product(DATASETS, PAPER_MODELS, METRICS), names=_KEY)
     table = table.set_index(_KEY)["printed"]
     repeated, missing = table.index[table.index.duplicated()], expected.difference(table.index, sort=False)
     if len(repeated) or len(missing):
@@ -131,7 +131,7 @@ def score(comparison: pd.DataFrame) -> pd.DataFrame:
     1 0 1 0 0.5
     """
     rows = []
-    for by, names in (("dataset", DATASETS), ("model", MODELS), ("metric", METRICS)):
+    for by, names in (("dataset", DATASETS), ("model", PAPER_MODELS), ("metric", METRICS)):
         rows += [{"by": by, "name": name} | _count(comparison[comparison[by] == name]) for name in names]
     return pd.DataFrame([*rows, {"by": "total", "name": "total"} | _count(comparison)])
 
@@ -202,7 +202,7 @@ def uniformity(metrics_df: pd.DataFrame, protocol: str = "published", resamples:
     rng = np.random.default_rng(0)
     picks = [rng.choice(group.distances, resamples) for group in groups]  # groups x (resamples,)
     sets = [("total", "total", range(len(groups)))]
-    for by, names in (("dataset", DATASETS), ("model", MODELS)):
+    for by, names in (("dataset", DATASETS), ("model", PAPER_MODELS)):
         sets += [(by, name, [i for i, g in enumerate(groups) if getattr(g, by) == name]) for name in names]
     sets += [("group", f"{g.dataset} {g.model}", [i]) for i, g in enumerate(groups)]
     rows = []
@@ -269,7 +269,7 @@ def load_reasons(path: Path = REASONS) -> pd.DataFrame:
         raise UserError(f"cannot read the reasons from {path}: {error}") from error
     if list(table.columns) != [*_KEY, "reason"]:
         raise UserError(f"{path} has columns {list(table.columns)}, expected dataset,model,metric,reason")
-    known = set(product(DATASETS, MODELS, METRICS))
+    known = set(product(DATASETS, PAPER_MODELS, METRICS))
     repeated = table.duplicated(_KEY)
     for i, row in enumerate(table.itertuples(index=False)):
         if tuple(row[:3]) not in known or repeated[i] or not row.reason.strip():

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fdn import paths
 from fdn.errors import UserError
-from fdn.models import BASELINE, STOCHASTIC_MODELS
+from fdn.models import BASELINE, PAPER_MODELS
 from fdn.report import claims, console, published
 from fdn.report.tables import corrected_mean_error, plain_number
 from fdn.runs import extras, results
@@ -40,7 +40,7 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         "|---|" + "--:|" * (len(published.DATASETS) + 1),
     ]
     inside = comparison["verdict"].isin([published.CENTRAL, published.RANGE])
-    for model in published.MODELS:
+    for model in PAPER_MODELS:
         chosen = inside[comparison["model"] == model].groupby(comparison["dataset"]).sum()
         cells = [str(int(chosen[dataset])) for dataset in published.DATASETS]
         row = score.loc[("model", model)]
@@ -53,7 +53,7 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         "| model | " + " | ".join(published.DATASETS) + " |",
         "|---|" + "--:|" * len(published.DATASETS),
     ]
-    for model in (BASELINE, *STOCHASTIC_MODELS):
+    for model in (BASELINE, *PAPER_MODELS):
         cells = []
         for dataset in published.DATASETS:
             run = metrics[

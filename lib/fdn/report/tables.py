@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from fdn.data.dataset import Dataset
-from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, model_grid
+from fdn.models import (
+    BASELINE,
+    ENSEMBLES,
+    MODEL_NAMES,
+    PAPER_MODELS,
+    STOCHASTIC_MODELS,
+    model_grid,
+    model_spec,
+    multiply_accumulates,
+)
 from fdn.protocol import PROTOCOLS, Protocol
 from fdn.report.published import load_published
 from fdn.typesetting import Table
@@ -145,7 +153,7 @@ def _notes(rows: Sequence[Sequence[str]], missing: Sequence[str], where: str) ->
 def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> Table:
     """A result table of the paper: published value, reproduced median and [min, max] over seeds in a cell.
 
-    Rows are the six stochastic models, columns rho, b, a, AURC, delta Var, delta MSE and delta CRPS, with the
+    Rows are the paper's six models, and others that are stochastic where they were run; columns rho, b, a, AURC, delta Var, delta MSE and delta CRPS, with the
     decimals the paper prints in that table. A data set the paper does not have gets the most decimals the
     paper prints for a column, and no published line.
     Source: tables "step-unified" to "energy-unified", Appendix F.
@@ -158,16 +166,18 @@ def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     )
     runs = _runs(metrics, dataset, protocol)
     rows = []
-    for model in STOCHASTIC_MODELS:
-        cells = [model, "published\nmedian\n[min, max]" if known.any() else "median\n[min, max]"]
+    models = (*PAPER_MODELS, *(m for m in STOCHASTIC_MODELS if m in runs and m not in PAPER_MODELS))
+    for model in models:
+        in_print = known.any() and model in PAPER_MODELS
+        cells = [model, "published\nmedian\n[min, max]" if in_print else "median\n[min, max]"]
         for metric in RESULT_COLUMNS:
             text = MISSING
             if model in runs:
                 text = _spread(runs[model][metric], lambda v: f"{v:z.{decimals[metric]}f}", "\n")
-            cells.append(f"{printed[dataset, model, metric]}\n{text}" if known.any() else text)
+            cells.append(f"{printed[dataset, model, metric]}\n{text}" if in_print else text)
         rows.append(tuple(cells))
-    seeds = _seed_text({model: run for model, run in runs.items() if model in STOCHASTIC_MODELS})
-    missing = [model for model in STOCHASTIC_MODELS if model not in runs]
+    seeds = _seed_text({model: run for model, run in runs.items() if model in models})
+    missing = [model for model in models if model not in runs]
     origin = "the published value, then " if known.any() else "not a data set of the paper; "
     return Table(
         name=f"results_{dataset}",
@@ -188,7 +198,7 @@ def corrected_mean_error(run: pd.DataFrame, region: str) -> pd.Series:
     infinitely many draws; K = `n_draws`. Shape (seeds,), unit of y squared. The members of an ensemble are
     all there is to average and a deterministic model has one draw: both stay as they are.
     """
-    sampled = ~run["model"].isin(["DeepEnsembleNet"]) & (run["n_draws"] > 1)
+    sampled = ~run["model"].isin(ENSEMBLES) & (run["n_draws"] > 1)
     correction = run[f"var_{region}"] / (run["n_draws"] - 1).where(sampled, np.inf)
     return run[f"sqerr_mean_{region}"] - correction
 
@@ -201,7 +211,7 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     Source: ours, with the metrics of Appendix H.
     """
     runs = _runs(metrics, dataset, protocol)
-    models = [BASELINE, *(m for m in MODEL_NAMES if m in runs or m in STOCHASTIC_MODELS)]
+    models = [BASELINE, *(m for m in MODEL_NAMES if m in runs or m in PAPER_MODELS)]
     rows = []
     for model in models:
         for region in ("id", "ood"):
@@ -283,35 +293,6 @@ def split_table(datasets: Mapping[str, Dataset | None]) -> Table:
     )  # fmt: skip
 
 
-def multiply_accumulates(row: Mapping[str, object], n_features: int) -> tuple[int, int]:
-    r"""Multiply-accumulates of one forward pass: per (draw, point), and once per pass whatever the points.
-
-    sum_l d_{l-1} d_l for the layers, plus for each hypernetwork d_s h + h P_l with P_l = d_{l-1} d_l + d_l
-    point weights or twice that for Gaussian ones. GaussHyperNet's hypernetworks read no input and run once a
-    pass; in an ensemble a draw is one member. Biases, activations and the sampling itself are element-wise
-    and not counted.
-    `row` is a row of `fdn.models.model_grid`. Source: Appendix G.
-
-    >>> multiply_accumulates({"model": "LP-FDNet", "hidden": 24, "hyper": 5, "latent": None}, n_features=1)
-    (903, 0)
-    """
-    widths = (n_features, row["hidden"], 1)
-    per_point, per_pass = 0, 0
-    for d_in, d_out in pairwise(widths):
-        n_weights, hyper = d_in * d_out + d_out, row["hyper"]
-        per_point += d_in * d_out
-        match row["model"]:
-            case "HyperNet":
-                per_point += d_in * hyper + hyper * n_weights
-            case "IC-FDNet":
-                per_point += n_features * hyper + hyper * 2 * n_weights
-            case "LP-FDNet":
-                per_point += d_in * hyper + hyper * 2 * n_weights
-            case "GaussHyperNet":
-                per_pass += row["latent"] * hyper + hyper * 2 * n_weights
-    return per_point, per_pass
-
-
 def model_table(protocol: Protocol, n_features: Sequence[int]) -> Table:
     """Widths, exact parameter counts and compute of the eight models for each number of inputs.
 
@@ -321,7 +302,7 @@ def model_table(protocol: Protocol, n_features: Sequence[int]) -> Table:
     for d in n_features:
         for row in model_grid(d, protocol):
             optional = [DASH if row[width] is None else str(row[width]) for width in ("hyper", "latent")]
-            counts = (row["members"], row["n_params"], *multiply_accumulates(row, d))
+            counts = (row["members"], row["n_params"], *multiply_accumulates(model_spec(row["model"], d, protocol), d, protocol))
             rows.append((str(d), str(row["model"]), str(row["hidden"]), *optional, *map(str, counts)))
     return Table(
         name=f"models_{protocol.label}",

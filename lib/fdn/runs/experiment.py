@@ -26,7 +26,7 @@ from fdn import data, metrics
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name
 from fdn.errors import UserError
-from fdn.models import BASELINE, MODEL_NAMES, count_parameters, model_spec
+from fdn.models import BASELINE, MODEL_NAMES, MODELS, count_parameters, model_spec
 from fdn.paths import ROOT
 from fdn.protocol import Protocol
 from fdn.runs import results
@@ -53,8 +53,8 @@ class Block:
     @property
     def cost(self) -> float:
         """Rough relative cost, to start the longest blocks first."""
-        weight = {"MLPDropoutNet": 2.0, "DeepEnsembleNet": 0.3, "BayesNet": 2.0, "IC-FDNet": 2.0, "LP-FDNet": 3.0, BASELINE: 0.0}
-        return weight.get(self.model, 1.0) * len(self.seeds) * len(self.dataset.x_train)
+        cost = 0.0 if self.model == BASELINE else MODELS[self.model].cost
+        return cost * len(self.seeds) * len(self.dataset.x_train)
 
 
 def load_dataset(name: str, protocol: Protocol) -> Dataset:

@@ -18,7 +18,7 @@ import pandas as pd
 from fdn import paths
 from fdn.arguments import parse_seeds
 from fdn.errors import UserError
-from fdn.models import BASELINE, STOCHASTIC_MODELS
+from fdn.models import BASELINE, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
 from fdn.report import console, findings, published
 from fdn.report.tables import DASH
@@ -67,14 +67,14 @@ EXTRAS = (
     ),
     Extra(
         "as_written", "The paper read literally, beside what the published numbers were computed with.",
-        published.DATASETS, STOCHASTIC_MODELS, (AS_WRITTEN,),
+        published.DATASETS, PAPER_MODELS, (AS_WRITTEN,),
     ),
-    Extra("more-seeds", "CCPP and energy with 20 seeds in place of three.", ("ccpp", "energy"), STOCHASTIC_MODELS,
+    Extra("more-seeds", "CCPP and energy with 20 seeds in place of three.", ("ccpp", "energy"), PAPER_MODELS,
           (PUBLISHED,), "3:20"),
     Extra("hundred-seeds", "Every task with as many seeds as airfoil has.", ("step", "sine", "quad", "ccpp", "energy"),
-          STOCHASTIC_MODELS, (PUBLISHED,), "20:100"),
+          PAPER_MODELS, (PUBLISHED,), "20:100"),
     Extra("initialisation", "Do runs look like the published one if they start from the parameters that torch draws for its seed?",
-          published.DATASETS, STOCHASTIC_MODELS, _changes(initialisation=("published",))),
+          published.DATASETS, PAPER_MODELS, _changes(initialisation=("published",))),
     Extra(
         "iwae", "The beta-ELBO against the importance-weighted bound with K draws (appendix B).", ABLATED, FDN,
         (*_changes(train_draws=(5, 20)), *_changes(objective=("iwae",), train_draws=(1, 5, 20))),
@@ -221,7 +221,7 @@ def _initialisation(metrics: pd.DataFrame, label: str) -> str:
     columns = [name for name in published.DATASETS if name in counts]
     rows = [
         (model, *(DASH if pd.isna(counts.at[model, name]) else str(int(counts.at[model, name])) for name in columns))
-        for model in published.MODELS if model in counts.index
+        for model in PAPER_MODELS if model in counts.index
     ]  # fmt: skip
     total = published.score(comparison).iloc[-1]
     caption = (

@@ -27,7 +27,7 @@ from fdn.protocol import Protocol
 from fdn.report import console, figures, published, tables
 from fdn.runs import experiment, notebooks, results
 
-MODELS = (BASELINE, *MODEL_NAMES)
+ALL_MODELS = (BASELINE, *MODEL_NAMES)
 STAND_IN = "diabetes"  # the real data set that needs no download
 TOY_NOTEBOOK, REAL_NOTEBOOK, OVERVIEW_NOTEBOOK = "03_toy.ipynb", "04_uci.ipynb", "05_figures_and_tables.ipynb"
 
@@ -135,7 +135,7 @@ def _task(dataset: str, seeds: str, protocol: Protocol, epochs: int | None, out:
     source = paths.NOTEBOOKS / (TOY_NOTEBOOK if dataset in data.TOY else REAL_NOTEBOOK)
     parameters = {
         "dataset": dataset,
-        "models": ",".join(MODELS),
+        "models": ",".join(ALL_MODELS),
         "seeds": seeds,
         "protocol": protocol.base,
         "epochs": epochs or 0,
@@ -149,7 +149,7 @@ def _is_current(task: Task, protocol: Protocol, out: Path) -> bool:
     """Whether the notebook has run as it now is and no cell is missing."""
     seeds = parse_seeds(task.parameters["seeds"])
     dataset = experiment.load_dataset(task.dataset, protocol)
-    return _is_newer(task.target, task) and not experiment.plan([dataset], MODELS, seeds, protocol, out)
+    return _is_newer(task.target, task) and not experiment.plan([dataset], ALL_MODELS, seeds, protocol, out)
 
 
 def _is_newer(path: Path, task: Task, *sources: Path) -> bool:

@@ -109,12 +109,12 @@ def plan(
     Raises:
         UserError: for an unknown name or seeds that cannot be read.
     """
-    from fdn.models import BASELINE, STOCHASTIC_MODELS
+    from fdn.models import BASELINE, PAPER_MODELS
     from fdn.report import findings  # jobs, which only read the plan, need not wait for PyTorch
     from fdn.runs import experiment
 
     settings = parse_protocol(protocol, epochs=epochs)
-    models = tuple(models) or (BASELINE, *STOCHASTIC_MODELS)
+    models = tuple(models) or (BASELINE, *PAPER_MODELS)
     experiment.check_models(models)
     seeds = {name: parse_seeds(text) for name, text in tasks.items()}
     missing = _cannot_be_had(tasks)

@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fdn.report.figures import MODEL_STYLE, styled
-from fdn.report.published import METRICS, MODELS
+from fdn.models import MODELS, PAPER_MODELS
+from fdn.report.figures import styled
+from fdn.report.published import METRICS
 from fdn.report.tables import RESULT_COLUMNS
 
 
@@ -24,9 +25,9 @@ def seed_points(metrics: pd.DataFrame, comparison: pd.DataFrame, title: str = ""
     grid = fig.subplots(2, 4, sharey=True)
     numbers = comparison.set_index(["model", "metric"])
     for ax, metric in zip(grid.flat, METRICS):
-        shown = [numbers.loc[(model, metric)] for model in MODELS]
-        for place, (model, number) in enumerate(zip(MODELS, shown)):
-            colour, _ = MODEL_STYLE[model]
+        shown = [numbers.loc[(model, metric)] for model in PAPER_MODELS]
+        for place, (model, number) in enumerate(zip(PAPER_MODELS, shown)):
+            colour, _ = MODELS[model].style
             values = metrics.loc[metrics["model"] == model, metric].to_numpy()  # (seeds,)
             jitter = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else np.zeros(len(values))
             ax.scatter(values, place + jitter, color=colour, s=7, alpha=0.6, linewidths=0, zorder=2)
@@ -38,7 +39,7 @@ def seed_points(metrics: pd.DataFrame, comparison: pd.DataFrame, title: str = ""
             _long_axis(ax, values)
         ax.set_title(RESULT_COLUMNS[metric])
         ax.minorticks_off()
-    grid[0, 0].set_yticks(range(len(MODELS)), MODELS)
+    grid[0, 0].set_yticks(range(len(PAPER_MODELS)), PAPER_MODELS)
     grid[0, 0].invert_yaxis()
     key = grid[1, 3]
     key.axis("off")
