@@ -8,23 +8,20 @@ all seeds together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from fdn import paths
 from fdn.metrics import spearman
 from fdn.models import BASELINE, PAPER_MODELS, model_spec
 from fdn.protocol import PUBLISHED
 from fdn.report import published
-from fdn.report.published import DATASETS, REPRESENTED_MODELS, load_published
-from fdn.report.tables import DASH, corrected_mean_error, plain_number
-from fdn.runs import extras, results
+from fdn.report.published import DATASETS, REPRESENTED_MODELS
+from fdn.report.tables import DASH, plain_number
+from fdn.runs import extras
 from fdn.timing import latency
 from fdn.timing.latency import BASE_MLP
-from fdn.typesetting import Table
 
 FDN = list(REPRESENTED_MODELS)
 OTHERS = [model for model in PAPER_MODELS if model not in FDN]
@@ -32,9 +29,6 @@ TOY, UCI = ("step", "sine", "quad"), ("airfoil", "ccpp", "energy")
 SMOOTH, ABLATED = ("step", "quad"), extras.ABLATED
 DETERMINISTIC, SHARP = ["MLPNet", "HyperNet"], ["DeepEnsembleNet", "BayesNet"]
 CLASSICAL = ["MLPDropoutNet", *SHARP]
-MOSTLY = 0.8  # share of seeds from which on a claim holds; from its complement downwards it does not
-HOLDS, FAILS, PARTLY, UNMEASURED = "holds", "does not hold", "holds in part", "not measured"
-SHOWN_WITH_A_DATASET = ("Abstract", "1", "4.5")  # sections whose claims the notebooks put to each data set
 
 
 @dataclass(frozen=True)
@@ -90,22 +84,6 @@ class Fact:
     criterion: str
     judge: Callable[[Evidence], tuple[bool | None, str]]
     published: str = DASH
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A claim judged for one data set, or a fact."""
-
-    section: str
-    words: str
-    criterion: str
-    dataset: str  # "" for what is about all
-    published: str  # "yes", "no", or words
-    held: int | None  # seeds
-    seeds: int
-    median: str  # whether the medians over seeds meet the criterion
-    numbers: str
-    conclusion: str
 
 
 def variant(model: str, **settings: object) -> str:
@@ -718,174 +696,3 @@ FACTS = (
 )  # fmt: skip
 
 
-def published_frame(dataset: str) -> pd.DataFrame:
-    """A published result table: a row per model, a column per metric."""
-    table = load_published()
-    return table[table["dataset"] == dataset].pivot(index="model", columns="metric", values="published")
-
-
-def seed_frames(metrics: pd.DataFrame, dataset: str, protocol: str = PUBLISHED.label) -> dict[int, pd.DataFrame]:
-    """Per seed of an FDN, the frame that claims are put to: a row per model, and per model under changed settings.
-
-    The column mean_error_id is :func:`fdn.report.tables.corrected_mean_error`; TrainingMean, which has no seed, is in every frame.
-    """
-    labels = metrics["protocol"]
-    changed = labels.str.startswith(f"{protocol}+")
-    chosen = metrics[(metrics["dataset"] == dataset) & ((labels == protocol) | changed)]
-    chosen = chosen.assign(
-        mean_error_id=corrected_mean_error(chosen, "id"),
-        row=chosen["model"] + chosen["protocol"].str.removeprefix(protocol),
-    )
-    chosen = chosen.set_index(chosen.pop("row").astype(object)).astype({"seed": int}).select_dtypes("number")
-    chosen.columns = chosen.columns.astype(object)  # as the index: look-ups are several times faster than in strings
-    baseline, others = chosen[chosen.index == BASELINE].head(1), chosen[chosen.index != BASELINE]
-    return {int(seed): pd.concat([baseline, runs]) for seed, runs in others.groupby("seed")}
-
-
-def _joined(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([frame.rename(index=lambda row, d=dataset: f"{d}/{row}") for dataset, frame in frames.items()])
-
-
-def _median(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(frames).groupby(level=0).median()
-
-
-def _yes_no(verdict: bool | None) -> str:
-    return {True: "yes", False: "no", None: DASH}[verdict]
-
-
-def _judge(claim: Claim, dataset: str, theirs: pd.DataFrame, ours: Sequence[pd.DataFrame]) -> Finding:
-    verdicts = [claim.judge(frame) for frame in ours]
-    relevant = [frame for frame, verdict in zip(ours, verdicts) if verdict is not None]
-    held, seeds = verdicts.count(True), len(relevant)
-    median = claim.judge(_median(relevant)) if relevant else None
-    conclusion = UNMEASURED
-    if seeds:
-        conclusion = HOLDS if held >= MOSTLY * seeds else FAILS if seeds - held >= MOSTLY * seeds else PARTLY
-    numbers = f"{held} of {seeds} seeds" if seeds else ""
-    return Finding(
-        claim.section, claim.words, claim.criterion, dataset, _yes_no(claim.judge(theirs)), held if seeds else None, seeds,
-        _yes_no(median), numbers, conclusion,
-    )  # fmt: skip
-
-
-def findings(metrics: pd.DataFrame, times: pd.DataFrame | None) -> list[Finding]:
-    """Every claim judged for each of its data sets, and every fact, in the order of the paper's sections."""
-    ours = {dataset: seed_frames(metrics, dataset) for dataset in DATASETS}
-    theirs = {dataset: published_frame(dataset) for dataset in DATASETS}
-    found = []
-    for claim in CLAIMS:
-        if claim.across:
-            common = set.intersection(*(set(ours[dataset]) for dataset in claim.datasets))
-            frames = [_joined({d: ours[d][seed] for d in claim.datasets}) for seed in sorted(common)]
-            printed = _joined({d: theirs[d] for d in claim.datasets})
-            found.append(_judge(claim, ", ".join(claim.datasets), printed, frames))
-        else:
-            found += [_judge(claim, d, theirs[d], list(ours[d].values())) for d in claim.datasets]
-    evidence = Evidence(metrics, times)
-    for fact in FACTS:
-        verdict, numbers = fact.judge(evidence)
-        conclusion = {True: HOLDS, False: FAILS, None: UNMEASURED}[verdict]
-        found.append(
-            Finding(fact.section, fact.words, fact.criterion, "", fact.published, None, 0, DASH, numbers, conclusion)
-        )
-    return sorted(found, key=lambda finding: _section_order(finding.section))
-
-
-def _section_order(section: str) -> tuple[bool, bool, str]:
-    return section.startswith("Appendix"), section != "Abstract", section
-
-
-def overall(conclusions: Iterable[str]) -> str:
-    """The conclusion over several data sets: holds or does not where all measured ones agree, else in part.
-
-    >>> overall(["holds", "not measured"]), overall(["holds", "does not hold"])
-    ('holds', 'holds in part')
-    """
-    measured = set(conclusions) - {UNMEASURED}
-    return UNMEASURED if not measured else measured.pop() if len(measured) == 1 else PARTLY
-
-
-def summary(found: Iterable[Finding]) -> str:
-    """How many statements hold, hold in part, do not hold or were not measured, in words."""
-    conclusions = [overall(finding.conclusion for finding in group) for group in _by_statement(found).values()]
-    kinds = {HOLDS: "hold", PARTLY: "hold in part", FAILS: "do not hold", UNMEASURED: "were not measured"}
-    counts = [f"{conclusions.count(kind)} {words}" for kind, words in kinds.items()]
-    return f"of {len(conclusions)} statements {', '.join(counts)}"
-
-
-def _by_statement(found: Iterable[Finding]) -> dict[tuple[str, str, str], list[Finding]]:
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in found:
-        groups.setdefault((finding.section, finding.words, finding.criterion), []).append(finding)
-    return groups
-
-
-def page(found: Sequence[Finding]) -> str:
-    """The findings as Markdown, a table per section and a row per claim."""
-    sections: dict[str, list[tuple[str, ...]]] = {}
-    for (section, words, criterion), group in _by_statement(found).items():
-        conclusion = overall(finding.conclusion for finding in group)
-        numbers = [(f.numbers or DASH) + (f" (median: {f.median})" if f.median != DASH else "") for f in group]
-        cells = ("\n".join(f.dataset for f in group), criterion, "\n".join(f.published for f in group), "\n".join(numbers))
-        sections.setdefault(section, []).append((f"“{words}”", *cells, f"**{conclusion}**"))
-    parts = [
-        "# What the paper says, and whether it holds",
-        f"{summary(found).capitalize()}. The words are the paper's, the criteria ours. Written by `fdn claims` from "
-        "the committed results (`data/results`, `data/extras`) and times (`latency.csv`, by `fdn latency`); protocol "
-        f"`{PUBLISHED.label}`.",
-        "*Published table*: whether the printed numbers meet the criterion. *Ours*: the share of seeds that do, and whether the "
-        f"medians over seeds do. A statement holds on a data set if at least {MOSTLY:.0%} of the seeds meet the criterion, does "
-        f"not if at most {1 - MOSTLY:.0%} do, and holds in part between; over data sets, where they agree. "
-        f"{DASH}: not printed, not computed, or not about a data set.",
-    ]
-    for section, rows in sections.items():
-        table = Table(
-            name="claims",
-            title=section,
-            caption="",
-            columns=("The paper's words", "Data set", "Our criterion", "Published table", "Ours", "Conclusion"),
-            rows=tuple(rows),
-            align="llllll",
-        )
-        parts += [f"## {section}", table.to_markdown().split("\n", 2)[2]]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> list[Path]:
-    """Write ``claims.csv``, a row per claim and data set, and the page ``README.md``; return their paths.
-
-    Args:
-        folder: default: data/claims, which may hold ``latency.csv``.
-        metrics: default: the committed results and extras.
-    """
-    folder = folder or paths.CLAIMS
-    found = findings(extras.pool() if metrics is None else metrics, latency.load())
-    table, text = folder / "claims.csv", folder / "README.md"
-    with results.atomic(table) as path:
-        pd.DataFrame(found, columns=[field.name for field in fields(Finding)]).astype({"held": "Int64"}).to_csv(path, index=False)
-    with results.atomic(text) as path:
-        path.write_text(page(found), encoding="utf-8")
-    return [table, text]
-
-
-def claims_table(metrics: pd.DataFrame, dataset: str, protocol: str) -> Table:
-    """What the abstract, the introduction and the results say about a data set, judged by the published table and our seeds.
-
-    A dash is a claim about numbers that the published table does not print, or that no seed has.
-    """
-    ours, rows = list(seed_frames(metrics, dataset, protocol).values()), []
-    for claim in CLAIMS:
-        if dataset in claim.datasets and claim.section.startswith(SHOWN_WITH_A_DATASET) and not claim.across:
-            found = _judge(claim, dataset, published_frame(dataset), ours)
-            rows.append((f"“{claim.words}”", claim.criterion, found.published, found.numbers or DASH))
-    return Table(
-        name=f"claims_{dataset}",
-        title=f"What the paper says about {dataset}",
-        caption=f"The words are the paper's, the criteria ours (protocol `{protocol}`)."
-        if rows else "Nothing: it is not a data set of the paper.",
-        columns=("The paper's words", "Our criterion", "Published table", "Reproduced"),
-        rows=tuple(rows),
-        align="llcc",
-        notes=(f"{DASH}: not printed, or not computed.",) if any(DASH in row for row in rows) else (),
-    )  # fmt: skip

@@ -1,0 +1,138 @@
+"""The statements judged: by the published tables, by every one of our seeds, and by their medians."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fdn.models import BASELINE
+from fdn.protocol import PUBLISHED
+from fdn.report.claims.statements import CLAIMS, FACTS, Claim, Evidence
+from fdn.report.published import DATASETS, load_published
+from fdn.report.tables import DASH, corrected_mean_error
+
+MOSTLY = 0.8  # share of seeds from which on a claim holds; from its complement downwards it does not
+HOLDS, FAILS, PARTLY, UNMEASURED = "holds", "does not hold", "holds in part", "not measured"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim judged for one data set, or a fact."""
+
+    section: str
+    words: str
+    criterion: str
+    dataset: str  # "" for what is about all
+    published: str  # "yes", "no", or words
+    held: int | None  # seeds
+    seeds: int
+    median: str  # whether the medians over seeds meet the criterion
+    numbers: str
+    conclusion: str
+
+
+def published_frame(dataset: str) -> pd.DataFrame:
+    """A published result table: a row per model, a column per metric."""
+    table = load_published()
+    return table[table["dataset"] == dataset].pivot(index="model", columns="metric", values="published")
+
+
+def seed_frames(metrics: pd.DataFrame, dataset: str, protocol: str = PUBLISHED.label) -> dict[int, pd.DataFrame]:
+    """Per seed of an FDN, the frame that claims are put to: a row per model, and per model under changed settings.
+
+    The column mean_error_id is :func:`fdn.report.tables.corrected_mean_error`; TrainingMean, which has no seed, is in every frame.
+    """
+    labels = metrics["protocol"]
+    changed = labels.str.startswith(f"{protocol}+")
+    chosen = metrics[(metrics["dataset"] == dataset) & ((labels == protocol) | changed)]
+    chosen = chosen.assign(
+        mean_error_id=corrected_mean_error(chosen, "id"),
+        row=chosen["model"] + chosen["protocol"].str.removeprefix(protocol),
+    )
+    chosen = chosen.set_index(chosen.pop("row").astype(object)).astype({"seed": int}).select_dtypes("number")
+    chosen.columns = chosen.columns.astype(object)  # as the index: look-ups are several times faster than in strings
+    baseline, others = chosen[chosen.index == BASELINE].head(1), chosen[chosen.index != BASELINE]
+    return {int(seed): pd.concat([baseline, runs]) for seed, runs in others.groupby("seed")}
+
+
+def _joined(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat([frame.rename(index=lambda row, d=dataset: f"{d}/{row}") for dataset, frame in frames.items()])
+
+
+def _median(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(frames).groupby(level=0).median()
+
+
+def _yes_no(verdict: bool | None) -> str:
+    return {True: "yes", False: "no", None: DASH}[verdict]
+
+
+def judge(claim: Claim, dataset: str, theirs: pd.DataFrame, ours: Sequence[pd.DataFrame]) -> Finding:
+    """A claim put to the published table and to every seed's frame of a data set."""
+    verdicts = [claim.judge(frame) for frame in ours]
+    relevant = [frame for frame, verdict in zip(ours, verdicts) if verdict is not None]
+    held, seeds = verdicts.count(True), len(relevant)
+    median = claim.judge(_median(relevant)) if relevant else None
+    conclusion = UNMEASURED
+    if seeds:
+        conclusion = HOLDS if held >= MOSTLY * seeds else FAILS if seeds - held >= MOSTLY * seeds else PARTLY
+    numbers = f"{held} of {seeds} seeds" if seeds else ""
+    return Finding(
+        claim.section, claim.words, claim.criterion, dataset, _yes_no(claim.judge(theirs)), held if seeds else None, seeds,
+        _yes_no(median), numbers, conclusion,
+    )  # fmt: skip
+
+
+def findings(metrics: pd.DataFrame, times: pd.DataFrame | None) -> list[Finding]:
+    """Every claim judged for each of its data sets, and every fact, in the order of the paper's sections."""
+    ours = {dataset: seed_frames(metrics, dataset) for dataset in DATASETS}
+    theirs = {dataset: published_frame(dataset) for dataset in DATASETS}
+    found = []
+    for claim in CLAIMS:
+        if claim.across:
+            common = set.intersection(*(set(ours[dataset]) for dataset in claim.datasets))
+            frames = [_joined({d: ours[d][seed] for d in claim.datasets}) for seed in sorted(common)]
+            printed = _joined({d: theirs[d] for d in claim.datasets})
+            found.append(judge(claim, ", ".join(claim.datasets), printed, frames))
+        else:
+            found += [judge(claim, d, theirs[d], list(ours[d].values())) for d in claim.datasets]
+    evidence = Evidence(metrics, times)
+    for fact in FACTS:
+        verdict, numbers = fact.judge(evidence)
+        conclusion = {True: HOLDS, False: FAILS, None: UNMEASURED}[verdict]
+        found.append(
+            Finding(fact.section, fact.words, fact.criterion, "", fact.published, None, 0, DASH, numbers, conclusion)
+        )
+    return sorted(found, key=lambda finding: _section_order(finding.section))
+
+
+def _section_order(section: str) -> tuple[bool, bool, str]:
+    return section.startswith("Appendix"), section != "Abstract", section
+
+
+def overall(conclusions: Iterable[str]) -> str:
+    """The conclusion over several data sets: holds or does not where all measured ones agree, else in part.
+
+    >>> overall(["holds", "not measured"]), overall(["holds", "does not hold"])
+    ('holds', 'holds in part')
+    """
+    measured = set(conclusions) - {UNMEASURED}
+    return UNMEASURED if not measured else measured.pop() if len(measured) == 1 else PARTLY
+
+
+def summary(found: Iterable[Finding]) -> str:
+    """How many statements hold, hold in part, do not hold or were not measured, in words."""
+    conclusions = [overall(finding.conclusion for finding in group) for group in by_statement(found).values()]
+    kinds = {HOLDS: "hold", PARTLY: "hold in part", FAILS: "do not hold", UNMEASURED: "were not measured"}
+    counts = [f"{conclusions.count(kind)} {words}" for kind, words in kinds.items()]
+    return f"of {len(conclusions)} statements {', '.join(counts)}"
+
+
+def by_statement(found: Iterable[Finding]) -> dict[tuple[str, str, str], list[Finding]]:
+    """The findings of each statement: (section, words, criterion) to those of its data sets."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in found:
+        groups.setdefault((finding.section, finding.words, finding.criterion), []).append(finding)
+    return groups

@@ -1,0 +1,100 @@
+"""The page of all statements, and the table of those about one data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import pandas as pd
+
+from fdn import paths
+from fdn.protocol import PUBLISHED
+from fdn.report.claims.judging import (
+    MOSTLY,
+    Finding,
+    by_statement,
+    findings,
+    judge,
+    overall,
+    published_frame,
+    seed_frames,
+    summary,
+)
+from fdn.report.claims.statements import CLAIMS
+from fdn.report.tables import DASH
+from fdn.runs import extras, results
+from fdn.timing import latency
+from fdn.typesetting import Table
+
+SHOWN_WITH_A_DATASET = ("Abstract", "1", "4.5")  # sections whose claims the notebooks put to each data set
+
+
+def page(found: Sequence[Finding]) -> str:
+    """The findings as Markdown, a table per section and a row per claim."""
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    for (section, words, criterion), group in by_statement(found).items():
+        conclusion = overall(finding.conclusion for finding in group)
+        numbers = [(f.numbers or DASH) + (f" (median: {f.median})" if f.median != DASH else "") for f in group]
+        cells = ("\n".join(f.dataset for f in group), criterion, "\n".join(f.published for f in group), "\n".join(numbers))
+        sections.setdefault(section, []).append((f"“{words}”", *cells, f"**{conclusion}**"))
+    parts = [
+        "# What the paper says, and whether it holds",
+        f"{summary(found).capitalize()}. The words are the paper's, the criteria ours. Written by `fdn claims` from "
+        "the committed results (`data/results`, `data/extras`) and times (`latency.csv`, by `fdn latency`); protocol "
+        f"`{PUBLISHED.label}`.",
+        "*Published table*: whether the printed numbers meet the criterion. *Ours*: the share of seeds that do, and whether the "
+        f"medians over seeds do. A statement holds on a data set if at least {MOSTLY:.0%} of the seeds meet the criterion, does "
+        f"not if at most {1 - MOSTLY:.0%} do, and holds in part between; over data sets, where they agree. "
+        f"{DASH}: not printed, not computed, or not about a data set.",
+    ]
+    for section, rows in sections.items():
+        table = Table(
+            name="claims",
+            title=section,
+            caption="",
+            columns=("The paper's words", "Data set", "Our criterion", "Published table", "Ours", "Conclusion"),
+            rows=tuple(rows),
+            align="llllll",
+        )
+        parts += [f"## {section}", table.to_markdown().split("\n", 2)[2]]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> list[Path]:
+    """Write ``claims.csv``, a row per claim and data set, and the page ``README.md``; return their paths.
+
+    Args:
+        folder: default: data/claims, which may hold ``latency.csv``.
+        metrics: default: the committed results and extras.
+    """
+    folder = folder or paths.CLAIMS
+    found = findings(extras.pool() if metrics is None else metrics, latency.load())
+    table, text = folder / "claims.csv", folder / "README.md"
+    with results.atomic(table) as path:
+        pd.DataFrame(found, columns=[field.name for field in fields(Finding)]).astype({"held": "Int64"}).to_csv(path, index=False)
+    with results.atomic(text) as path:
+        path.write_text(page(found), encoding="utf-8")
+    return [table, text]
+
+
+def claims_table(metrics: pd.DataFrame, dataset: str, protocol: str) -> Table:
+    """What the abstract, the introduction and the results say about a data set, judged by the published table and our seeds.
+
+    A dash is a claim about numbers that the published table does not print, or that no seed has.
+    """
+    ours, rows = list(seed_frames(metrics, dataset, protocol).values()), []
+    for claim in CLAIMS:
+        if dataset in claim.datasets and claim.section.startswith(SHOWN_WITH_A_DATASET) and not claim.across:
+            found = judge(claim, dataset, published_frame(dataset), ours)
+            rows.append((f"“{claim.words}”", claim.criterion, found.published, found.numbers or DASH))
+    return Table(
+        name=f"claims_{dataset}",
+        title=f"What the paper says about {dataset}",
+        caption=f"The words are the paper's, the criteria ours (protocol `{protocol}`)."
+        if rows else "Nothing: it is not a data set of the paper.",
+        columns=("The paper's words", "Our criterion", "Published table", "Reproduced"),
+        rows=tuple(rows),
+        align="llcc",
+        notes=(f"{DASH}: not printed, or not computed.",) if any(DASH in row for row in rows) else (),
+    )  # fmt: skip
