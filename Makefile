@@ -45,7 +45,7 @@ $(STAMP): pyproject.toml requirements.lock
 ifneq ($(TORCH_INDEX),)
 	$(VENV)/bin/python -m pip install --index-url '$(TORCH_INDEX)' --no-deps -c requirements.lock torch
 endif
-	$(VENV)/bin/python -m pip install -c requirements.lock -e '.[workflow,site]'
+	$(VENV)/bin/python -m pip install -c requirements.lock -e '.[study,notebooks,test,workflow,site]'
 	@touch $@
 
 reproduce: $(READY) ## Run the six tasks; tables and figures go to out/ (at most 20 minutes on 2 cores)

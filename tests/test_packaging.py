@@ -92,6 +92,22 @@ def test_lock_pins_what_the_dependencies_need_in_turn():
     assert sorted(set(seen) - set(locked())) == []
 
 
+def test_fitting_and_predicting_need_the_core_only():
+    """The modules that they import belong to the standard library, to the core's dependencies or to what these need."""
+    program = """
+import sys
+import fdn
+data = fdn.load("step")
+fit = fdn.fit(fdn.model_spec("LP-FDNet", 1, fdn.PUBLISHED), data, fdn.get_protocol("published", epochs=1), [0])
+fit.predict(0, data.x_test[:5])
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    extras = {Requirement(text).name for group in project()["optional-dependencies"].values() for text in group}
+    modules = {name for name, origin in metadata.packages_distributions().items() if extras & set(origin)}
+    assert {"matplotlib", "sklearn", "papermill"} <= modules and modules & set(done.stdout.split()) == set()
+
+
 def test_make_env_installs_every_extra():
     [extras] = re.findall(r"-e '\.\[(.*)\]'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(extras.split(",")) == sorted(project()["optional-dependencies"])
@@ -109,7 +125,8 @@ def test_triton_is_a_dependency_where_it_has_wheels():
 
 def test_environment_yml_is_no_second_list_of_versions():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    assert environment["dependencies"] == ["python=3.11", "pip", {"pip": ["-e ."]}]
+    extras = ",".join(project()["optional-dependencies"])
+    assert environment["dependencies"] == ["python=3.11", "pip", {"pip": [f"-e .[{extras}]"]}]
 
 
 def test_ci_runs_what_the_readme_says():

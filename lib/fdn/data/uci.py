@@ -22,7 +22,6 @@ from urllib.parse import urljoin
 import numpy as np
 import pandas as pd
 import platformdirs
-import requests
 
 from fdn import paths
 from fdn.data.dataset import Dataset
@@ -194,15 +193,17 @@ def _not_found(name: str, reason: str) -> UserError:
 
 def _answers(url: str) -> bool:
     # in a thread, since looking up a name without a network heeds no timeout
+    import requests
+
     answers = []
 
-    def knock() -> None:
+    def ask() -> None:
         try:
             answers.append(requests.head(urljoin(url, "/"), timeout=PATIENCE).status_code)
         except requests.RequestException:
             pass
 
-    thread = Thread(target=knock, daemon=True)
+    thread = Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE)
     return bool(answers)
