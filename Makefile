@@ -5,6 +5,7 @@ PYTHON ?= $(shell python3.11 -V >/dev/null 2>&1 && echo python3.11 || echo pytho
 OUT ?= out
 TORCH_INDEX ?=
 PROFILE ?= local
+REF ?= HEAD
 
 VENV := .venv
 STAMP := $(VENV)/.complete
@@ -19,10 +20,10 @@ endif
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce paper slurm-test site site-test publish test smoke lab clean
+.PHONY: help env reproduce paper slurm-test site site-test publish test same-numbers smoke lab clean
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  OUT=DIR          where a run writes (default: out)"
 	@echo "  PYTHON=python3   the interpreter that makes .venv (3.11 or newer; tested: 3.11)"
@@ -69,6 +70,9 @@ test: $(READY) ## Run all tests and every notebook (at most 15 minutes on 2 core
 	test -z "$(LAX)" || $(NBVAL) --nbval-lax $(LAX) || failed="$$failed notebooks"; \
 	echo "make test: $$(( $$(date +%s) - start )) s, $${failed:+failed:}$${failed:-all passed}"; \
 	test -z "$$failed"
+
+same-numbers: $(READY) ## Compare every number with those of the commit REF, bit by bit (default: HEAD), and with the committed ones
+	@$(PY) tests/same_numbers.py --ref '$(REF)'
 
 slurm-test: $(READY) ## The workflow on a one-node SLURM (as root on Debian: apt-get install slurm-wlm munge)
 	$(PY) -m pytest -q -o addopts= tests/slurm_checks.py
