@@ -14,7 +14,7 @@ import numpy as np
 from numba import config, njit
 
 _FEATURES = llvmlite.binding.get_host_cpu_features()
-if _FEATURES.get("avx512f") and not config.CPU_FEATURES:  # the compiler would use half of a vector
+if _FEATURES.get("avx512f") and config.CPU_FEATURES is None:  # the compiler would use half of a vector
     config.CPU_FEATURES = f"{_FEATURES.flatten()},-prefer-256-bit"
 
 # How loops are compiled here and in lib. EXACT: multiply-adds may be contracted, nothing else is reordered. FAST: sums may be

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +26,14 @@ def test_loops_called_by_loops_are_part_of_them(module):
     loops = {name: value for name, value in vars(module).items() if isinstance(value, CPUDispatcher)}
     called = {name for loop in loops.values() for name in loop.py_func.__code__.co_names if name in loops}
     assert loops and {name for name in called if not loops[name].targetoptions.get("forceinline")} == set()
+
+
+def test_a_processor_that_is_named_keeps_its_own_features():
+    """Numba's generic processor has none; those of this machine would make it another one."""
+    program = "from numba import config; import fdn_kernels.compiled; print(repr(config.CPU_FEATURES))"
+    environment = os.environ | {"NUMBA_CPU_NAME": "generic"}
+    environment.pop("NUMBA_CPU_FEATURES", None)
+    assert subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout == "''\n"
 
 
 def _network(lead, draws, widths, dtype=torch.float64):

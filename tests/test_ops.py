@@ -93,10 +93,10 @@ def test_independent_noise_of_a_seed_is_local_unless_the_weights_are_needed(rout
     assert torch.equal(y, fdn_linear(*inputs, noise="local", seed=3)[0])
     y, _ = fdn_linear(*inputs, noise="independent", seed=3, kl="sampled")
     torch.testing.assert_close(y, fdn_linear(*inputs, noise="independent", eps=_eps(3, "independent"))[0])
-    q = WeightGaussian(torch.randn(1, B, P), torch.rand(1, B, P))
-    a = torch.randn(B, D_IN)
+    q = WeightGaussian(torch.randn(1, B, P).double(), torch.rand(1, B, P).double())
+    a = torch.randn(B, D_IN).double()
     y = gaussian_linear(a, q, noise="independent", seed=3, draws=K)
-    torch.testing.assert_close(y, gaussian_linear(a, q, noise="local", eps=_eps(3, "local", dtype=torch.float32)))
+    torch.testing.assert_close(y, gaussian_linear(a, q, noise="local", eps=_eps(3, "local")))
 
 
 def test_local_noise_of_a_seed_has_the_distribution_of_sampled_weights():
@@ -357,11 +357,11 @@ def test_compiled_training_equals_eager_training_and_compiles_once(noise):
 def test_the_librarys_layer_compiles_and_is_copied_saved_and_loaded():
     torch._dynamo.reset()
     torch.manual_seed(14)
-    layer = FDNLinear(D_IN, D_OUT, H, "previous", D_IN, 1e-3, 1.0)
-    a, eps = torch.randn(1, B, D_IN), torch.randn(K, 1, P)
+    layer = FDNLinear(D_IN, D_OUT, H, "previous", D_IN, 1e-3, 1.0).double()
+    a, eps = torch.randn(1, B, D_IN).double(), torch.randn(K, 1, P).double()
     expected = layer(a, a, "shared", eps, "analytic")
     _assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(a, a, "shared", eps, "analytic"), expected)
-    fresh = FDNLinear(D_IN, D_OUT, H, "previous", D_IN, 1e-3, 1.0)
+    fresh = FDNLinear(D_IN, D_OUT, H, "previous", D_IN, 1e-3, 1.0).double()
     fresh.load_state_dict(layer.state_dict())
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), fresh):
         _assert_close(twin(a, a, "shared", eps, "analytic"), expected, rtol=0, atol=0)

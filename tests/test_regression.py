@@ -35,7 +35,8 @@ def test_numbers_change_only_with_the_version_of_the_numerics(protocol, tmp_path
     found, expected = compute(protocol, tmp_path), record[protocol]
     assert found.keys() == expected.keys()
     for name, row in expected.items():
-        assert found[name] == pytest.approx(row, rel=1e-6, abs=1e-9), f"{name}: {__doc__}"
+        # 1e-5: other vector widths round the float32 draws of the initial weights differently, which moves cells by 1e-6
+        assert found[name] == pytest.approx(row, rel=1e-5, abs=1e-9), f"{name}: {__doc__}"
 
 
 if __name__ == "__main__":

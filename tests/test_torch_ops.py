@@ -197,14 +197,15 @@ def test_extreme_spreads_equal_the_reference(rho, noise, small_blocks):
         a, z = torch.ones(1, 1, 5, 2, dtype=dtype), torch.zeros(1, 1, 5, 1, dtype=dtype)
         weight = torch.zeros(1, 12, 1, dtype=dtype)
         bias = torch.full((1, 12), rho, dtype=dtype)
-        eps = _eps(noise, 1, 3, 5, 2, 2, dtype=dtype)
+        given, settings = [a, z, weight, bias, _eps(noise, 1, 3, 5, 2, 2, dtype=dtype)], (3, noise, "analytic", 1e-3, 1.0, 0)
+        exact = [t if t is None else t.double() for t in given]
         expected, found = (
-            _outputs_and_gradients(m, (a, z, weight, bias), eps, None, (3, noise, "analytic", 1e-3, 1.0, 0))
-            for m in (reference, torch_ops)
+            _outputs_and_gradients(m, t[:4], t[4], None, settings) for m, t in ((reference, exact), (torch_ops, given))
         )
         for e, f in zip((*expected[0], *expected[1]), (*found[0], *found[1])):
             assert f.isfinite().all()
-            torch.testing.assert_close(f, e, rtol=1e-5, atol=2e-4 if dtype == torch.float32 else 1e-9)
+            tolerance = {"rtol": 1e-5, "atol": 2e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-9}
+            torch.testing.assert_close(f.double(), e, **tolerance)
 
 
 @pytest.mark.parametrize("d_in", [1, 3])
