@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from numba.core import caching
 from numba.core.registry import CPUDispatcher
 from scipy import stats
 
@@ -150,3 +153,91 @@ def test_the_table_of_subsets_holds_their_probabilities(rate):
     found = np.bincount(np.arange(256), own, 256) + np.bincount(table & 255, 1 - own, 256)
     members = np.array([bin(s).count("1") for s in range(256)])
     np.testing.assert_allclose(found / 256, rate**members * (1 - rate) ** (8 - members), atol=2.0**-31)
+
+
+def _loop(folder, name="loop"):
+    """A loop in a module of its own, as a new process would import it."""
+    path = folder / f"{name}.py"
+    path.write_text("from fdn_kernels.compiled import EXACT, njit\n\n\n@njit(**EXACT)\ndef double(x):\n    return x + x\n")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.double
+
+
+@pytest.fixture
+def said(monkeypatch, caplog):
+    """What the cache has complained of."""
+    monkeypatch.setattr(compiled._Cache, "_said", False)
+    return caplog
+
+
+def test_compiled_loops_are_found_by_the_next_process(tmp_path, said):
+    first = _loop(tmp_path)
+    assert first(2.0) == 4.0 and first(2) == 4  # two signatures
+    second = _loop(tmp_path)
+    assert second(3.0) == 6.0 and second(3) == 6
+    assert sum(second.stats.cache_hits.values()) == 2 and not second.stats.cache_misses and not said.messages
+
+
+def _flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [
+    lambda content: b"", lambda content: content[:100], lambda content: content[:-1], lambda content: b"x" * 5000, _flip,
+])  # fmt: skip
+def test_a_damaged_cache_is_written_anew(damage, tmp_path, said):
+    assert _loop(tmp_path)(2.0) == 4.0
+    [path] = tmp_path.glob("__pycache__/*.nbc")
+    good = path.read_bytes()
+    path.write_bytes(damage(good))
+    assert _loop(tmp_path)(2.0) == 4.0
+    healed = _loop(tmp_path)
+    assert healed(2.0) == 4.0 and sum(healed.stats.cache_hits.values()) == 1 and not said.messages
+    assert list(tmp_path.glob("__pycache__/*.nb*")) == [path]
+
+
+def test_the_file_of_another_signature_or_source_does_not_count(tmp_path):
+    first = _loop(tmp_path)
+    first(2.0), first(2)
+    one, other = tmp_path.glob("__pycache__/*.nbc")
+    one.write_bytes(other.read_bytes())  # as processes that share an index can leave them
+    second = _loop(tmp_path)
+    assert second(1.5) == 3.0 and second(2) == 4 and sum(second.stats.cache_misses.values()) == 1
+    (tmp_path / "loop.py").write_text((tmp_path / "loop.py").read_text().replace("x + x", "x * 5"))
+    spec = importlib.util.spec_from_file_location("loop", tmp_path / "loop.py")
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    assert module.double(2) == 10
+
+
+def test_without_a_place_for_a_cache_loops_are_compiled_and_one_word_is_said(tmp_path, said, monkeypatch):
+    monkeypatch.setattr(caching.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
+    monkeypatch.setattr(caching.config, "CACHE_DIR", "/dev/null/nowhere")
+    loops = [_loop(tmp_path, name) for name in ("one", "two")]
+    assert not said.messages  # what is not compiled needs no cache
+    assert [loop(2.0) for loop in loops] == [4.0, 4.0]
+    assert len(said.messages) == 1 and "no locator available" in said.messages[0] and "NUMBA_CACHE_DIR" in said.messages[0]
+
+
+@pytest.mark.parametrize("name", ["__pycache__", "file"])
+def test_a_cache_that_can_no_longer_be_written_is_done_without(name, tmp_path, said, monkeypatch):
+    monkeypatch.setattr(caching.config, "CACHE_DIR", "" if name == "__pycache__" else str(tmp_path / name))
+    loop = _loop(tmp_path)
+    shutil.rmtree(tmp_path / name)
+    (tmp_path / name).write_text("a file in the place of the folder")
+    assert loop(2.0) == 4.0 and len(said.messages) == 1
+
+
+def test_no_module_uses_a_cache_that_may_not_fail():
+    for module in (compiled, fused, streams):
+        loops = [value for value in vars(module).values() if isinstance(value, CPUDispatcher)]
+        assert loops and {type(loop._cache) for loop in loops} == {compiled._Cache}
+
+
+def test_every_command_starts_without_a_cache():
+    """In a process of its own, since the loops are decorated when they are imported."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": "/dev/null/nowhere", "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+    done = subprocess.run([sys.executable, "-m", "fdn", "data", "step"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["step", "needs", "no", "file"], "")

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from fdn_kernels.compiled import EXACT
+from fdn_kernels.compiled import EXACT, njit
 
 PURPOSES = ("init", "shuffle", "train", "validate", "test")
 

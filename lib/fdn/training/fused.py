@@ -18,7 +18,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 from torch.nn import Module
 
@@ -28,7 +27,7 @@ from fdn.models.stacking import Stack
 from fdn.protocol import Protocol
 from fdn.training.objectives import HomoscedasticGaussian, Likelihood
 from fdn_kernels import compiled
-from fdn_kernels.compiled import EXACT, FAST, INNER
+from fdn_kernels.compiled import EXACT, FAST, INNER, njit
 
 # Draws: examples of a block, and columns (draws x examples) alive at once after the first layer and in those after it
 _EXAMPLES, _COLUMNS, _CACHED = 104, 6656, 416
