@@ -561,6 +561,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands.type = str  # of all that follows, which the command's own parser reads
     for name, text, options, call, examples in COMMANDS:
         one = commands.add_parser(
             name,
