@@ -58,10 +58,10 @@ out: str = ""  # results folder; empty means data/results, or out with recompute
 
 # %%
 check_parameters(In)
-names = parse_names(str(dataset), data.REAL, "real data set")
-chosen = parse_names(str(models), (BASELINE, *MODEL_NAMES), "model")
+names = parse_names(dataset, data.REAL, "real data set")
+chosen = parse_names(models, (BASELINE, *MODEL_NAMES), "model")
 numbers = parse_seeds(seeds)
-settings = parse_protocol(str(protocol), epochs=epochs or None)
+settings = parse_protocol(protocol, epochs=epochs or None)
 folder = findings.results_folder(out, recompute)
 
 # %%

@@ -48,9 +48,9 @@ protocol: str = "published"  # results to show: published, as_written, or the la
 check_parameters(In)
 folder = findings.results_folder(out, recompute=False)
 metrics = findings.read(folder)
+settings = parse_protocol(protocol)
+protocol = settings.label
 console.check_protocol(metrics, protocol, folder)
-base, *changes = protocol.split("+")
-settings = parse_protocol(base, changes)
 runs = metrics[metrics["protocol"] == protocol]
 names = [name for name in data.NAMES if name in set(runs["dataset"])]
 for name, part in runs.groupby("dataset", sort=False):

@@ -55,6 +55,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fdn import paths
 from fdn.arguments import check_parameters
 from fdn.report import figures
+from fdn.settings import Count, checked, parsed
 from fdn_kernels import fdn_linear, ops
 from fdn_kernels.bench import PEAKS, Case, evaluate, forward_bound_ms, make_inputs
 from fdn_kernels.philox import philox4x32, standard_normal
@@ -69,6 +70,8 @@ examples: int = 64  # examples B of the layers that are measured
 
 # %%
 check_parameters(In)
+K_list, d_list = ([parsed("a number of draws or width", n, Count) for n in text.split(",")] for text in (draws, widths))
+examples = checked("examples", examples, Count)
 torch.set_default_dtype(torch.float64)
 rng = np.random.default_rng(0)  # every random number of the checks that is not Philox's
 plt.style.use(figures.STYLE)
@@ -478,7 +481,6 @@ elif compile_tiles:
 
 # %%
 torch.set_num_threads(1)
-K_list, d_list = ([int(n) for n in str(text).split(",")] for text in (draws, widths))
 BACKENDS = ("reference", "torch")
 MODES = [("LP", "shared"), ("LP", "local"), ("IC", "shared"), ("IC", "local")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from fake_results import contents, write_results
 
 from fdn import data, paths
-from fdn.arguments import check_parameters, parse_protocol, parse_seeds
+from fdn.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
 from fdn.cli import COMMANDS, main
 from fdn.data import uci
 from fdn.errors import UserError
@@ -66,7 +67,6 @@ def committed(monkeypatch, tmp_path):
         ("3,7", [3, 7]),
         (" 0:3 , 7 ", [0, 1, 2, 7]),
         ("5", [5]),
-        (5, [5]),
         ("9,2:4", [9, 2, 3]),
     ],
 )
@@ -76,7 +76,7 @@ def test_seeds(text, seeds):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", ",", "5:0", "3:3", "-1", "-2:3", "a", "0:b", "1.5", "0:5:2", ":5", "5:", "0:5,3", "3,3", "0:5,",
+    [",", "5:0", "3:3", "-1", "-2:3", "a", "0:b", "1.5", "0:5:2", ":5", "5:", "0:5,3", "3,3", "0:5,",
      "0:9999999"],
 )  # fmt: skip
 def test_seeds_that_cannot_be(text, capsys, tmp_path):
@@ -85,6 +85,14 @@ def test_seeds_that_cannot_be(text, capsys, tmp_path):
     out = tmp_path / "out"
     said = complaint(capsys, "run", "--dataset", "step", f"--seeds={text}", "--out", out)
     assert str(error.value) in said and "seeds" in said and not out.exists()
+
+
+@pytest.mark.parametrize("value", [310, 7, 1.5, True, None, ["0:5"]])
+def test_what_yaml_made_of_text_is_refused(value):
+    """5:10 is 310 in YAML, and nobody can tell."""
+    for parse in (parse_seeds, lambda text: parse_names(text, ["step"], "data set"), parse_protocol):
+        with pytest.raises(UserError, match=r"(seeds|data set|protocol) is .*, not text: YAML .* papermill's -r"):
+            parse(value)
 
 
 def test_settings_take_the_type_of_their_field():
@@ -101,6 +109,47 @@ def test_settings_take_the_type_of_their_field():
     assert parse_protocol("published", ["clip_norm=none"]).clip_norm is None
 
 
+class Recorder(argparse.ArgumentParser):
+    """Notes the arguments of a command that take a value."""
+
+    def _add_action(self, action: argparse.Action) -> argparse.Action:
+        if action.nargs != 0:
+            TAKING_VALUES.append((self.prog, action.option_strings[0] if action.option_strings else action.dest))
+        return super()._add_action(action)
+
+
+TAKING_VALUES: list[tuple[str, str]] = []
+for name, _, options, *_ in COMMANDS:
+    options(Recorder(prog=name, add_help=False))
+
+
+@pytest.mark.parametrize(("command", "option"), TAKING_VALUES)
+def test_an_empty_value_is_not_an_absent_one(command, option, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for value in ("", " ", "\t\n"):
+        given = [[option, value], [f"{option}={value}"]] if option.startswith("--") else [[value]]
+        for arguments in given:
+            said = complaint(capsys, command, *arguments)
+            assert f"argument {option}" in said.replace("NAME", option) and ("is empty" in said or "is not a whole" in said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_take_values_were_found():
+    assert {("run", "--dataset"), ("run", "--csv"), ("compare", "--explain"), ("data", "names")} <= set(TAKING_VALUES)
+    assert len(TAKING_VALUES) > 60
+
+
+def test_empty_variables_of_the_environment_count_as_unset():
+    code = "from fdn import paths; from fdn.data import uci; print(paths.ROOT, uci.find('airfoil'))"
+    names = ("FDN_ROOT", "FDN_DATA_DIR", "FDN_OFFLINE")
+    unset = {name: value for name, value in os.environ.items() if name not in names}
+    said = [
+        subprocess.run([sys.executable, "-c", code], env=env, cwd=paths.ROOT, capture_output=True, encoding="utf-8").stdout
+        for env in (unset, unset | dict.fromkeys(names, ""))
+    ]
+    assert said[0] == said[1] and said[0].startswith(f"{paths.ROOT} ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -115,8 +164,10 @@ def test_settings_take_the_type_of_their_field():
         (["--set", "beta_max=nan"], "beta_max is 'nan'; expected a number"),
         (["--set", "noise=loud"], "noise is 'loud'; expected one of shared, independent"),
         (["--set", "epochs=3", "--epochs", "4"], "'epochs' is given twice"),
-        (["--set", "dropout=2"], "dropout is 2.0"),
-        (["--epochs", "0"], "at least 1"),
+        (["--set", "dropout=2"], "dropout is '2'; expected a number of at least 0 and below 1"),
+        (["--set", "clip_norm=0"], "clip_norm is '0'; expected a number above 0 or none"),
+        (["--set", "eval_draws=2.5"], "eval_draws is '2.5'; expected a whole number"),
+        (["--epochs", "0"], "'0' is not a whole number from 1"),
         (["--workers", "two"], "'two' is not a whole number"),
         (["--colour", "red"], "unrecognized arguments: --colour red"),
         (["--target", "y"], "--csv is missing"),
@@ -398,3 +449,49 @@ def test_a_notebook_refuses_parameters_it_does_not_have():
     check_parameters(["import lib", defaults, "check_parameters(In)"])
     with pytest.raises(UserError, match="unknown notebook parameter 'sedes'; did you mean 'seeds'"):
         check_parameters(["import lib", defaults, '# Parameters\nsedes = "0:3"\nout = "x"\n'])
+
+
+@pytest.mark.parametrize(
+    ("injected", "said"),
+    [
+        ("seeds = 310", "seeds is 310, not text: YAML"),
+        ("seeds = ''", "seeds is empty"),
+        ("seeds = ' '", "seeds is empty"),
+        ("seeds = None", "seeds is None, not text"),
+        ("epochs = True", "epochs is True; expected a whole number"),
+        ("epochs = 2.5", "epochs is 2.5; expected a whole number"),
+        ("epochs = float('nan')", "epochs is nan; expected a whole number"),
+        ("epochs = '7'", "epochs is '7'; expected a whole number"),
+        ("recompute = 'yes'", "recompute is 'yes'; expected True or False"),
+        ("recompute = 1", "recompute is 1; expected True or False"),
+    ],
+)
+def test_a_notebook_refuses_parameters_of_another_type(injected, said):
+    defaults = 'seeds: str = "0:5"  # which\nepochs: int = 0\nrecompute: bool = False'
+    check_parameters([defaults, "# Parameters\nseeds = '7'\nepochs = 7\nrecompute = True\n"])
+    with pytest.raises(UserError) as error:
+        check_parameters([defaults, f"# Parameters\n{injected}\n"])
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "seeds="], "seeds is empty"),
+        (["--set", "out= "], "out is empty"),
+        (["--set", "epochs=few"], "epochs is 'few'; expected a whole number"),
+        (["--set", "recompute=2"], "recompute is '2'; expected True or False"),
+        (["--set", "sedes=0:3"], "did you mean 'seeds'"),
+        (["--set", "seeds"], "expected name=value"),
+    ],
+)
+def test_parameters_are_checked_before_a_notebook_starts(arguments, said, capsys, tmp_path):
+    assert said in complaint(capsys, "notebook", "03_toy", "--out", tmp_path / "x.ipynb", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_place_of_a_notebooks_file_is_named(capsys, tmp_path):
+    for folder in (str(tmp_path), f"{tmp_path}/new/"):
+        said = complaint(capsys, "notebook", "03_toy", "--out", folder)
+        assert "argument --out" in said and f"{folder!r} is a folder" in said
+    assert list(tmp_path.iterdir()) == []

@@ -169,7 +169,7 @@ def test_ic_layers_see_the_input_and_lp_layers_the_activation():
 def test_unknown_names_and_widths_are_user_errors():
     with pytest.raises(UserError, match="unknown model 'LPFDNet'; expected one of MLPNet"):
         model_spec("LPFDNet", 1, PUBLISHED)
-    with pytest.raises(UserError, match="widths are positive"):
+    with pytest.raises(UserError, match="hidden is .0,.; expected a tuple, each of them a whole number"):
         ModelSpec("IC-FDNet", (0,), hyper=2)
     with pytest.raises(UserError, match="noise is 'loud'"):
         get_protocol("published", noise="loud")

@@ -7,7 +7,6 @@ computed by status 1, an interruption by status 130.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 import torch
 
 from fdn import data, devices, models, paths
-from fdn.arguments import SEEDS_SYNTAX, choose, parse_names, parse_protocol, parse_seeds
+from fdn.arguments import SEEDS_SYNTAX, choose, parse_names, parse_parameter, parse_protocol, parse_seeds
 from fdn.data import uci
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device
@@ -25,6 +24,7 @@ from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, Protocol
 from fdn.report import published
 from fdn.runs import experiment
+from fdn.settings import Count, described, parsed
 
 ALL_MODELS = (*models.MODEL_NAMES, models.BASELINE)
 PROTOCOL_NAMES = " or ".join(PROTOCOLS)
@@ -34,6 +34,11 @@ DATASETS = ("--dataset", "--datasets")
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.register("type", None, _filled)  # of every option and argument that says no other
+        self.register("type", Path, _folder)
+
     def error(self, message: str) -> None:
         raise UserError(f"{message}; `{self.prog} --help` shows how it is called")
 
@@ -71,8 +76,8 @@ def _run(args: argparse.Namespace) -> None:
     protocol, device = parse_protocol(args.protocol, args.set, args.epochs), _device(args)
     seeds = parse_seeds(args.seeds)
     chosen = parse_names(args.models, ALL_MODELS, "model")
-    datasets: list[str | Dataset] = parse_names(args.dataset, data.NAMES, "data set") if args.dataset else []
-    if args.csv or args.target or args.split_column:
+    datasets: list[str | Dataset] = [] if args.dataset is None else parse_names(args.dataset, data.NAMES, "data set")
+    if any(given is not None for given in (args.csv, args.target, args.split_column)):
         datasets.append(_own_table(args))
     datasets = datasets or list(published.DATASETS)
     options = {"workers": args.workers, "recompute": args.recompute, "device": device}
@@ -94,7 +99,7 @@ def _device(args: argparse.Namespace) -> torch.device:
 
 def _own_table(args: argparse.Namespace) -> Dataset:
     given = {"--csv": args.csv, "--target": args.target, "--split-column": args.split_column}
-    if absent := [option for option, value in given.items() if not value]:
+    if absent := [option for option, value in given.items() if value is None]:
         raise UserError(
             f"a table of your own needs --csv, --target and --split-column; {absent[0]} is missing"
         )
@@ -113,8 +118,7 @@ def _stored(args: argparse.Namespace) -> tuple[Path, Protocol]:
 
     folder = console.find_results(args.results)
     print(f"Reading {console.shown_path(folder)}", file=sys.stderr)
-    base, *settings = args.protocol.split("+")
-    return folder, parse_protocol(base, settings)
+    return folder, parse_protocol(args.protocol)
 
 
 def _tables(args: argparse.Namespace) -> None:
@@ -136,7 +140,7 @@ def _figures(args: argparse.Namespace) -> None:
     metrics = console.read_metrics(folder)
     console.check_protocol(metrics, protocol.label, folder)
     datasets = reproduce.datasets_of(metrics, protocol)
-    if args.dataset:
+    if args.dataset is not None:
         datasets = {name: datasets[name] for name in parse_names(args.dataset, datasets, "data set")}
     written, notes = reproduce.write_figures(folder, metrics, datasets, protocol, args.out)
     for note in notes:
@@ -151,7 +155,7 @@ def _compare(args: argparse.Namespace) -> None:
     folder, protocol = _stored(args)
     metrics = console.with_committed(folder)
     console.check_protocol(metrics, protocol.label, folder)
-    if args.explain:
+    if args.explain is not None:
         dataset, _, model = (part.strip() for part in args.explain.partition(","))
         choose(dataset, published.DATASETS, "data set")
         choose(model, models.PAPER_MODELS, "model")
@@ -170,7 +174,7 @@ def _compare(args: argparse.Namespace) -> None:
     if len(outside):
         print(console.numbers(outside))
     print("\n" + console.open_questions(comparison))
-    if args.out:
+    if args.out is not None:
         written = console.write_comparison(args.out, metrics, protocol.label, more)
         print("\nWritten: " + ", ".join(map(console.shown_path, written)))
 
@@ -208,7 +212,7 @@ def _budget(args: argparse.Namespace) -> None:
     if args.target is not None:
         protocol = replace(protocol, widths="budget", budget=args.target)
     n_features = args.features
-    if args.dataset:
+    if args.dataset is not None:
         data.check_name(args.dataset)
         n_features = experiment.load_dataset(args.dataset, protocol).n_features
     print(console.text_of(tables.model_table(protocol, [n_features])))
@@ -217,7 +221,7 @@ def _budget(args: argparse.Namespace) -> None:
 def _reproduce(args: argparse.Namespace) -> None:
     from fdn.runs.reproduce import reproduce
 
-    names = parse_names(args.dataset, data.NAMES, "data set") if args.dataset else None
+    names = None if args.dataset is None else parse_names(args.dataset, data.NAMES, "data set")
     reproduce(args.out, args.seeds, args.ccpp_seeds, args.epochs, names)
 
 
@@ -232,26 +236,22 @@ def _collect(args: argparse.Namespace) -> None:
 def _notebook(args: argparse.Namespace) -> None:
     from fdn.runs import notebooks
 
-    settings = [setting.partition("=") for setting in args.set]
-    if bad := ["".join(setting) for setting in settings if not setting[1]]:
-        raise UserError(f"cannot read the parameter {bad[0]!r}; expected name=value such as seeds=0:20")
-    parameters = {name: _value(text) for name, _, text in settings}
-    notebooks.run_with_parameters(paths.NOTEBOOKS / f"{args.name}.ipynb", args.out, parameters)
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    source = paths.NOTEBOOKS / f"{args.name}.ipynb"
+    types, parameters = notebooks.parameters_of(source), {}
+    for setting in args.set:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise UserError(f"cannot read the parameter {setting!r}; expected name=value such as seeds=0:20")
+        parameters[name] = parse_parameter(name, text, types.get(name))
+    notebooks.run_with_parameters(source, args.out, parameters)
 
 
 def _paper(args: argparse.Namespace) -> None:
     from fdn.runs import study
 
-    names = parse_names(args.dataset, data.NAMES, "data set") if args.dataset else published.DATASETS
-    tasks = {name: args.seeds or study.SEEDS.get(name, "0:20") for name in names}
-    chosen = parse_names(args.models, ALL_MODELS, "model") if args.models else ()
+    names = published.DATASETS if args.dataset is None else parse_names(args.dataset, data.NAMES, "data set")
+    tasks = {name: study.SEEDS.get(name, "0:20") if args.seeds is None else args.seeds for name in names}
+    chosen = None if args.models is None else parse_names(args.models, ALL_MODELS, "model")
     out = Path(os.path.abspath(args.out))
     study.paper(study.plan(out, tasks, chosen, args.protocol, args.epochs), out, args.profile)
 
@@ -275,9 +275,9 @@ def _extras(args: argparse.Namespace) -> None:
     from fdn.report import console
     from fdn.runs import extras
 
-    if args.seeds:
+    if args.seeds is not None:
         parse_seeds(args.seeds)
-    chosen = extras.choose([name.strip() for name in args.only.split(",")] if args.only else None)
+    chosen = extras.choose(None if args.only is None else [name.strip() for name in args.only.split(",")])
     extras.run(chosen, args.out, args.seeds, args.workers)
     print("Written: " + ", ".join(console.shown_path(path) for path in extras.write(args.out, args.to)))
 
@@ -306,11 +306,11 @@ def _bench(args: argparse.Namespace) -> None:
     from fdn.report import console
     from fdn.timing import benchmark
 
-    names = parse_names(args.dataset, published.DATASETS, "data set") if args.dataset else published.DATASETS
+    names = published.DATASETS if args.dataset is None else parse_names(args.dataset, published.DATASETS, "data set")
     chosen = parse_names(args.models, models.PAPER_MODELS, "model")
     start = time.perf_counter()
     device = _device(args)
-    epochs = args.epochs or benchmark.EPOCHS[device.type]
+    epochs = benchmark.EPOCHS[device.type] if args.epochs is None else args.epochs
     frames = benchmark.measure(names, chosen, parse_protocol(args.protocol), epochs, args.quick, device=device)
     written = benchmark.write(frames, time.perf_counter() - start, args.out, device)
     for table in benchmark.tables(frames, device):
@@ -333,10 +333,28 @@ def _smoke(args: argparse.Namespace) -> None:
     smoke()
 
 
+def _filled(text: str) -> str:
+    """What was given to an option or argument: something, or a variable of the shell was not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is empty; leave it out for its default, or give a value")
+    return text
+
+
+def _folder(text: str) -> Path:
+    return Path(_filled(text))
+
+
+def _file(text: str) -> Path:
+    if _folder(text).is_dir() or text.endswith(os.sep):
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; name a file, in it or elsewhere")
+    return Path(text)
+
+
 def _number(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+    try:
+        return parsed("it", text, Count)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {described(Count)}") from error
 
 
 def _device_option(one: argparse.ArgumentParser, default: str) -> None:
@@ -359,7 +377,7 @@ def _run_options(one: argparse.ArgumentParser) -> None:
     _device_option(one, "cpu")
     one.add_argument("--recompute", action="store_true", help="compute cells that exist again")
     one.add_argument("--cells-only", action="store_true", help="leave metrics.parquet to `fdn collect`")
-    one.add_argument("--csv", type=Path, metavar="FILE", help="your own comma-separated table, with header")
+    one.add_argument("--csv", type=_file, metavar="FILE", help="your own comma-separated table, with header")
     one.add_argument("--target", metavar="COLUMN", help="column of FILE to predict")
     band = "column of FILE whose 20-80 %% band is in distribution"
     one.add_argument("--split-column", metavar="COLUMN", help=band)
@@ -419,7 +437,7 @@ def _collect_options(one: argparse.ArgumentParser) -> None:
 
 def _notebook_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("name", metavar="NAME", help="of a notebook, such as 03_toy")
-    one.add_argument("--out", type=Path, metavar="FILE", required=True, help="the notebook as it ran")
+    one.add_argument("--out", type=_file, metavar="FILE", required=True, help="the notebook as it ran")
     parameter = "set one of its parameters; may be repeated"
     one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=parameter)
 
@@ -543,6 +561,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands.type = str  # of all that follows, which the command's own parser reads
     for name, text, options, call, examples in COMMANDS:
         one = commands.add_parser(
             name,

@@ -1,11 +1,14 @@
-"""Where things lie, whatever directory the reader, papermill or pytest runs in."""
+"""Where things lie, whatever directory the reader, papermill or pytest runs in.
+
+Of our environment variables, FDN_ROOT, FDN_DATA_DIR and FDN_OFFLINE, an empty one counts as unset, as in a shell.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-ROOT = Path(os.environ.get("FDN_ROOT", Path(__file__).resolve().parents[2]))
+ROOT = Path(os.environ.get("FDN_ROOT") or Path(__file__).resolve().parents[2])
 DATA_RAW = ROOT / "data" / "raw"  # UCI files the user puts here; ignored by git
 COMMITTED_RESULTS = ROOT / "data" / "results"
 PUBLISHED_TABLES = ROOT / "data" / "published_tables.csv"

@@ -8,6 +8,7 @@ import numpy as np
 
 from fdn.data.dataset import Dataset
 from fdn.errors import UserError
+from fdn.settings import Share, Whole, checked
 
 MIN_ROWS = 2  # per part: a rank correlation and a line need two points
 
@@ -47,11 +48,14 @@ def feature_band_split(
     if x.ndim != 2 or y.shape != x.shape[:1]:
         raise UserError(f"features {x.shape} and target {y.shape} should be (N, d) and (N,)")
     names = tuple(feature_names or (f"x{j}" for j in range(x.shape[1])))
-    if len(names) != x.shape[1] or not 0 <= split_feature < len(names):
+    split_feature, seed = checked("split_feature", split_feature, Whole), checked("seed", seed, Whole)
+    if len(names) != x.shape[1] or split_feature >= len(names):
         raise UserError(f"{x.shape[1]} columns do not go with names {names}, split column {split_feature}")
-    if not 0 <= quantiles[0] < quantiles[1] <= 1:
+    quantiles = checked("quantiles", quantiles, tuple[Share, ...])
+    fractions = checked("fractions", fractions, tuple[Share, ...])
+    if len(quantiles) != 2 or not quantiles[0] < quantiles[1]:
         raise UserError(f"the quantiles of the ID band need 0 <= low < high <= 1, not {quantiles}")
-    if min(fractions) <= 0 or sum(fractions) >= 1:
+    if len(fractions) != 2 or min(fractions) <= 0 or sum(fractions) >= 1:
         raise UserError(f"the fractions to train and validate need to be > 0 and < 1 in sum, not {fractions}")
     if len(y) == 0:
         raise UserError(f"{name} has no rows")

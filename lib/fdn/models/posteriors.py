@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fdn.settings import NonNegative, Positive, checked
 from fdn.streams import Dropped
 from fdn_kernels import WeightGaussian, affine, dropout_linear, fdn_linear, matvec, relu_affine
 from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
@@ -99,6 +101,9 @@ class GlobalGaussianLinear(nn.Module, ABC):
     Args:
         scale: ``"exp"`` (sigma = exp(rho)) or ``"softplus"`` (sigma = floor + softplus(rho)).
         prior_scale: sigma_0.
+
+    Raises:
+        UserError: for an unknown scale, a negative floor or a prior scale that is not positive.
     """
 
     sampled = True
@@ -106,8 +111,9 @@ class GlobalGaussianLinear(nn.Module, ABC):
 
     def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float) -> None:
         super().__init__()
-        self.d_in, self.d_out, self.floor, self.prior_scale = d_in, d_out, floor, prior_scale
-        self.scale = scale
+        self.d_in, self.d_out = d_in, d_out
+        self.scale = checked("scale", scale, Literal["exp", "softplus"])
+        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Positive)
 
     @abstractmethod
     def mean_and_rho(self) -> tuple[Tensor, Tensor]:
@@ -188,8 +194,8 @@ class FDNLinear(nn.Module):
         super().__init__()
         if condition_on not in ("input", "previous"):
             raise ValueError(f"condition_on is {condition_on!r}; expected 'input' or 'previous'")
-        self.d_in, self.d_out, self.floor, self.prior_scale = d_in, d_out, floor, prior_scale
-        self.condition_on = condition_on
+        self.d_in, self.d_out, self.condition_on = d_in, d_out, condition_on
+        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Positive)
         self.hypernet = Hypernet(d_signal if condition_on == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
 
     @property

@@ -21,6 +21,7 @@ from fdn.models.posteriors import (
     PointLinear,
 )
 from fdn.protocol import PUBLISHED_SEEDS, Protocol
+from fdn.settings import Count, check_fields
 from fdn.streams import seed_sequence
 
 BASELINE = "TrainingMean"  # predicts the mean of the training targets
@@ -31,15 +32,15 @@ class ModelSpec:
     """Name and widths of a model; ``hidden`` may hold any number of layers."""
 
     name: str
-    hidden: tuple[int, ...]
-    hyper: int | None = None  # width of each hypernetwork
-    latent: int | None = None  # width of each latent vector
-    members: int = 1  # independently trained networks whose outputs are the draws
+    hidden: tuple[Count, ...]
+    hyper: Count | None = None  # width of each hypernetwork
+    latent: Count | None = None  # width of each latent vector
+    members: Count = 1  # independently trained networks whose outputs are the draws
 
     def __post_init__(self) -> None:
-        widths = [*self.hidden, self.members, *(w for w in (self.hyper, self.latent) if w is not None)]
-        if self.name not in MODELS or min(widths, default=1) < 1:
-            raise UserError(f"{self!r} is no model: names are {', '.join(MODEL_NAMES)}, widths are positive integers")
+        check_fields(self)
+        if self.name not in MODELS:
+            raise UserError(f"unknown model {self.name!r}; expected one of {', '.join(MODEL_NAMES)}")
 
 
 class At(NamedTuple):

@@ -30,6 +30,7 @@ from fdn.models import BASELINE, MODEL_NAMES, MODELS, count_parameters, model_sp
 from fdn.paths import ROOT
 from fdn.protocol import Protocol
 from fdn.runs import results
+from fdn.settings import Count, Whole, checked
 from fdn.training.loop import fit
 from fdn.training.prediction import Prediction
 
@@ -206,8 +207,9 @@ def compute(
     """:func:`run` without gathering the cells: for one of many jobs that write into the same folder."""
     check_models(models)
     device = choose_device(device)
-    if not seeds or min(seeds) < 0:
-        raise UserError(f"seeds are {list(seeds)}; expected one or more numbers of at least 0")
+    if not (seeds := checked("seeds", tuple(seeds), tuple[Whole, ...])):
+        raise UserError("there are no seeds; expected one or more numbers of at least 0")
+    workers = checked("workers", workers, Count | None)
     loaded = [d if isinstance(d, Dataset) else load_dataset(d, protocol) for d in datasets]
     out = Path(out)
     with results.atomic(out / ".writable"):

@@ -106,7 +106,7 @@ def run(
     for extra in extras:
         start = time.perf_counter()
         for protocol in extra.protocols:
-            experiment.run(extra.datasets, extra.models, parse_seeds(seeds or extra.seeds), protocol, out, workers)
+            experiment.run(extra.datasets, extra.models, parse_seeds(extra.seeds if seeds is None else seeds), protocol, out, workers)
         say(f"{extra.name}: {time.perf_counter() - start:.0f} s")
 
 

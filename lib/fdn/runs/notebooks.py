@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
 from fdn import paths
-from fdn.arguments import choose
+from fdn.arguments import check_parameter, choose
 from fdn.errors import UserError
 from fdn.runs.results import atomic
 
@@ -31,15 +31,20 @@ RUN_TIMES = "run-times"  # tag of a cell that measures some
 QUIET = ["--log-level=50"]  # kernels remark on their transport and their end
 
 
+def _literal(path: Path) -> str:
+    """A path for papermill, which takes braces for the names of parameters."""
+    return str(path.resolve()).replace("{", "{{").replace("}", "}}")
+
+
 def parameters_of(source: Path) -> dict[str, str]:
-    """Names and default values, as code, of the cell tagged ``parameters``.
+    """Names and types, as annotated, of the cell tagged ``parameters``.
 
     Raises:
         UserError: if there is no such notebook.
     """
     if not source.is_file():
         raise UserError(f"there is no notebook {source}")
-    return {name: found["default"] for name, found in papermill.inspect_notebook(str(source)).items()}
+    return {name: found["inferred_type_name"] for name, found in papermill.inspect_notebook(_literal(source)).items()}
 
 
 def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, object]) -> None:
@@ -48,20 +53,24 @@ def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, obj
     A run that does not end well leaves what it did in NAME.failed.ipynb beside the target.
 
     Raises:
-        UserError: for a parameter the notebook does not have (papermill itself only warns), or one that the
-            notebook refuses.
+        UserError: for a target that is a folder, a parameter the notebook does not have (papermill itself only warns),
+            or one of another type, empty or refused by the notebook.
         RuntimeError: if a cell fails, saying which and where to read on.
     """
     known = parameters_of(source)
-    for name in parameters:
+    for name, value in parameters.items():
         choose(name, known, f"parameter of {source.name}")
+        check_parameter(name, value, known[name])
+    if target.is_dir():
+        raise UserError(f"{target} is a folder; name the file that the notebook is written to, as {target / source.name}")
     unfinished = target.with_name(f"{target.stem}.failed.ipynb")
     with atomic(unfinished):  # says clearly if the folder cannot be written
         pass
+    unfinished.unlink()  # papermill's alone is success
     with _own_kernels():
         try:
             papermill.execute_notebook(
-                str(source.resolve()), str(unfinished.resolve()), dict(parameters),
+                _literal(source), _literal(unfinished), dict(parameters),
                 kernel_name=KERNEL, cwd=str(source.parent), extra_arguments=QUIET,
                 progress_bar=sys.stderr.isatty(),
             )  # fmt: skip

@@ -119,12 +119,12 @@ def _get_data(datasets: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Names to compute, and names of those that cannot be had, which nobody asked for by name."""
     for name in datasets or ():
         data.check_name(name)
-    names, missing = list(datasets or published.DATASETS), []
+    names, missing = list(published.DATASETS if datasets is None else datasets), []
     for name in [name for name in names if name in data.UCI]:
         try:
             uci.fetch(name)
         except UserError:
-            if datasets:
+            if datasets is not None:
                 raise
             missing.append(name)
     present = [name for name in names if name not in missing]
@@ -138,7 +138,7 @@ def _task(dataset: str, seeds: str, protocol: Protocol, epochs: int | None, out:
         "models": ",".join(ALL_MODELS),
         "seeds": seeds,
         "protocol": protocol.base,
-        "epochs": epochs or 0,
+        "epochs": 0 if epochs is None else epochs,
         "recompute": True,
         "out": str(out),
     }

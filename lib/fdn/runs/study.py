@@ -93,7 +93,7 @@ class Study:
 def plan(
     out: Path,
     tasks: Mapping[str, str] = SEEDS,
-    models: Sequence[str] = (),
+    models: Sequence[str] | None = None,
     protocol: str = "published",
     epochs: int | None = None,
 ) -> Study:
@@ -114,7 +114,7 @@ def plan(
     from fdn.runs import experiment
 
     settings = parse_protocol(protocol, epochs=epochs)
-    models = tuple(models) or (BASELINE, *PAPER_MODELS)
+    models = (BASELINE, *PAPER_MODELS) if models is None else tuple(models)
     experiment.check_models(models)
     seeds = {name: parse_seeds(text) for name, text in tasks.items()}
     missing = _cannot_be_had(tasks)
@@ -130,7 +130,7 @@ def plan(
         for i in range(0, len(seeds[name]), experiment.BLOCK_SEEDS):  # a notebook for each block
             shown = findings.seed_ranges(seeds[name][i : i + experiment.BLOCK_SEEDS])
             parameters = {"dataset": name, "models": ",".join(models), "seeds": shown}
-            parameters |= {"protocol": protocol, "epochs": epochs or 0}
+            parameters |= {"protocol": protocol, "epochs": 0 if epochs is None else epochs}
             notebooks.append(Notebook(f"{source}-{name}-{shown}", source, parameters))
     notebooks.append(Notebook(OVERVIEW, OVERVIEW, {"protocol": settings.label}))
     return Study(protocol, epochs, settings.label, missing, tuple(pieces), tuple(notebooks))

@@ -12,14 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fdn.errors import UserError
+from fdn.settings import Count, NonNegative, Positive, Whole, check_fields, checked
 
 
 @dataclass(frozen=True)
 class HomoscedasticGaussian:
     r"""p(y | x, theta) = N(y; f_theta(x), sigma^2), one constant variance (paper, section 3.1 and appendix D)."""
 
-    variance: float = 0.5
+    variance: Positive = 0.5
     n_outputs = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def mean(self, output: Tensor) -> Tensor:
         """f_theta(x), ``(..., K, B)``."""
@@ -43,8 +47,11 @@ class HomoscedasticGaussian:
 class HeteroscedasticGaussian:
     r"""p(y | x, theta) = N(y; f, sigma^2) with both from the network, sigma = floor + softplus(rho) (paper, appendix D)."""
 
-    floor: float = 1e-3
+    floor: NonNegative = 1e-3
     n_outputs = 2
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def mean(self, output: Tensor) -> Tensor:
         """f_theta(x), ``(..., K, B)``."""
@@ -102,10 +109,12 @@ def beta_at(step: int, schedule: str, warmup: int, beta_max: float = 1.0) -> flo
     [0.25, 0.5, 1.0, 1.0]
 
     Raises:
-        UserError: for an unknown schedule.
+        UserError: for an unknown schedule, or a number outside its range.
 
     Source: paper, appendix B ("simple warm-ups for beta") and the hyperparameter table ("linear").
     """
+    step, warmup = checked("step", step, Count), checked("warmup", warmup, Whole)
+    beta_max = checked("beta_max", beta_max, NonNegative)
     t = min(step / warmup, 1.0) if warmup > 0 else 1.0
     if schedule == "constant":
         return beta_max
