@@ -1,0 +1,14 @@
+from .data import load as load
+from .data.dataset import Dataset as Dataset
+from .data.tabular import from_frame as from_frame
+from .errors import UserError as UserError
+from .models import MODELS as MODELS
+from .models import ModelSpec as ModelSpec
+from .models import model_spec as model_spec
+from .protocol import AS_WRITTEN as AS_WRITTEN
+from .protocol import PUBLISHED as PUBLISHED
+from .protocol import Protocol as Protocol
+from .protocol import get_protocol as get_protocol
+from .training.loop import Fit as Fit
+from .training.loop import fit as fit
+from .training.prediction import Prediction as Prediction
