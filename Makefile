@@ -20,7 +20,7 @@ endif
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce paper slurm-test site site-test publish test same-numbers smoke lab clean
+.PHONY: help env reproduce paper slurm-test site site-test publish test check same-numbers smoke lab clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,22 +60,36 @@ publish: $(READY) ## Copy a run's results, figures and notebooks to the tracked 
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 STRICT := $(filter notebooks/01_% notebooks/02_% notebooks/05_%,$(NOTEBOOKS))
 LAX := $(filter-out $(STRICT),$(NOTEBOOKS))
-NBVAL := $(PY) -m pytest --nbval-current-env --nbval-cell-timeout 300
+# Two processes, each with whole files in their order: what a file prepares is prepared once.
+PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+NBVAL := $(PYTEST) --nbval-current-env --nbval-cell-timeout 300
+ANOTHER_PROCESSOR := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic
 
 test: export TQDM_DISABLE := 1
-test: $(READY) ## Run all tests and every notebook (at most 15 minutes on 2 cores)
+test: $(READY) ## Run the tests and every notebook (at most 12 minutes on 2 cores)
 	@start=$$(date +%s); failed=; \
-	$(PY) -m pytest || failed="$$failed pytest"; \
+	$(PYTEST) || failed="$$failed pytest"; \
 	test -z "$(STRICT)" || $(NBVAL) --nbval $(STRICT) || failed="$$failed strict-notebooks"; \
 	test -z "$(LAX)" || $(NBVAL) --nbval-lax $(LAX) || failed="$$failed notebooks"; \
 	echo "make test: $$(( $$(date +%s) - start )) s, $${failed:+failed:}$${failed:-all passed}"; \
+	test -z "$$failed"
+
+check: export TQDM_DISABLE := 1
+check: $(READY) ## What takes longer: all kernels, another processor, a browser, SLURM (at most 30 minutes)
+	@start=$$(date +%s); failed=; \
+	$(PYTEST) -m check || failed="$$failed long-tests"; \
+	$(ANOTHER_PROCESSOR) $(PYTEST) || failed="$$failed another-processor"; \
+	if command -v chromium > /dev/null; then $(MAKE) site-test || failed="$$failed site"; \
+	else echo "make check: left out, for want of chromium: the site in a browser (Debian: apt-get install chromium)"; fi; \
+	$(MAKE) slurm-test || failed="$$failed slurm"; \
+	echo "make check: $$(( $$(date +%s) - start )) s, $${failed:+failed:}$${failed:-all passed}"; \
 	test -z "$$failed"
 
 same-numbers: $(READY) ## Compare every number with those of the commit REF, bit by bit (default: HEAD), and with the committed ones
 	@$(PY) tests/same_numbers.py --ref '$(REF)'
 
 slurm-test: $(READY) ## The workflow on a one-node SLURM (as root on Debian: apt-get install slurm-wlm munge)
-	$(PY) -m pytest -q -o addopts= tests/slurm_checks.py
+	$(PY) -m pytest -q -rs -o addopts= tests/slurm_checks.py
 
 site: $(READY) ## Write the static site of the committed results to OUT/site
 	$(PY) -m fdn site --out '$(OUT)/site'

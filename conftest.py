@@ -1,5 +1,32 @@
-"""Doctests are looked for in every module, but not in the kernels where there is no Triton."""
+"""Doctests are looked for in every module, but not in the kernels where there is no Triton; and how long the files took."""
 
+from collections import Counter
 from importlib.util import find_spec
 
+import pytest
+
 collect_ignore = [] if find_spec("triton") else ["fdn_kernels/triton_ops.py", "fdn_kernels/aot.py"]
+LONG = 5.0  # seconds; a test that takes longer says why
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.duration > LONG and report.passed and not getattr(getattr(item, "obj", item), "__doc__", None):
+        report.user_properties.append(("long", f"{call.when} of {item.nodeid}"))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    seconds, unexplained = Counter(), set()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration") and hasattr(report, "nodeid"):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+                unexplained |= {name for kind, name in report.user_properties if kind == "long"}
+    terminalreporter.section("seconds per file")
+    for file, taken in seconds.most_common():
+        if taken >= 0.05:
+            terminalreporter.write_line(f"{taken:7.1f}  {file}")
+    for name in sorted(unexplained):
+        terminalreporter.write_line(f"Over {LONG:g} s, and no docstring says why: {name}")

@@ -122,6 +122,7 @@ EAGER = "ours,chunked,materialised,reference"
 
 
 def test_rows_are_tidy(monkeypatch, tmp_path, capsys):
+    """Long, for it measures."""
     predict = dataclasses.replace(SMALL, name="predict", training=False)
     code, rows = run(monkeypatch, tmp_path, "--provider", EAGER, cases=[SMALL, predict])
     assert code == 0

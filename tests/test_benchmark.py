@@ -43,7 +43,9 @@ def dataset() -> Dataset:
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.base)
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_stacked_training_is_the_plain_program(dataset, name, protocol):
-    """One module, one optimiser, weights in the open, the same streams: the same scores and parameters to rounding."""
+    """One module, one optimiser, weights in the open, the same streams: the same scores and parameters to rounding.
+
+    The first may compile the training loops."""
     stacked = fit(small(name), dataset, protocol, [4, 8])
     plain = plain_fit(small(name), dataset, protocol, 4, program_noise=True)
     kept = plain.history[stacked.best_epoch[0] - 1]
@@ -161,7 +163,7 @@ def test_growth_sees_seeds_draws_examples_and_width(monkeypatch):
 
 
 def test_memory_grows_little_enough_for_100_000_test_points():
-    """In a process of its own, whatever this one holds: 5,000 more points need the difference of its peaks."""
+    """In a process of its own, whatever this one holds: 5,000 more points need the difference of its peaks. It trains four times."""
     held = np.ones(150_000_000)  # 1.2 GB
     step, protocol = experiment.load_dataset("step", PUBLISHED), replace(PUBLISHED, epochs=1)
     sizes = {points: benchmark.resized(step, train=65, validation=50, test=points) for points in (500, 5_500)}
@@ -172,6 +174,7 @@ def test_memory_grows_little_enough_for_100_000_test_points():
 
 
 def test_fdn_bench_writes_what_it_measured(tmp_path, monkeypatch, capsys):
+    """Long, for it measures."""
     monkeypatch.setattr(benchmark, "QUICK_SIZES", {"width": (1, 2)})
     monkeypatch.setattr(benchmark, "peak_memory", lambda runs: [0.5 for _ in runs])
     arguments = ["--dataset", "step", "--models", "DeepEnsembleNet,LP-FDNet", "--epochs", "1"]

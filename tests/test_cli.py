@@ -406,6 +406,7 @@ def test_results_are_read_from_out_if_it_has_any_and_else_from_the_committed(
 
 
 def test_tables_and_figures_are_written_where_asked(capsys, tmp_path):
+    """Takes as long as drawing every figure does."""
     write_results(tmp_path / "results", ["step"], STOCHASTIC_MODELS, [0, 1])
     for command, place in (("tables", "a"), ("tables", "b"), ("figures", "c")):
         options = ["--results", str(tmp_path / "results"), "--out", str(tmp_path / place)]
@@ -436,6 +437,7 @@ def test_every_command_explains_itself_with_examples(name, capsys):
 
 
 def test_a_reader_that_stops_reading_is_no_error():
+    """Takes as long as the command does to start."""
     command = [sys.executable, "-m", "fdn", "budget"]
     process = subprocess.Popen(command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()

@@ -200,6 +200,7 @@ def test_scores_are_those_of_the_metrics():
 
 
 def test_nothing_is_left_on_the_cpu():
+    """Long, for every operation of every model goes through Python; in a process of its own, for it defines a device."""
     checks = str(Path(__file__).parent / "device_checks.py")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", checks]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}

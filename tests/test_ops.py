@@ -478,6 +478,7 @@ def test_triton_says_why_it_cannot_run(monkeypatch):
 
 
 def test_the_package_neither_imports_nor_needs_triton():
+    """Takes as long as importing PyTorch does, in two processes of their own."""
     script = """
 import sys
 {first}

@@ -53,6 +53,7 @@ def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
 
 
 def test_page_of_claims_holds_the_committed_results(tmp_path):
+    """Long, for every sentence is judged in all of some 3,000 cells."""
     for path in claims.write(tmp_path):
         assert path.read_text() == (paths.CLAIMS / path.name).read_text(), path.name
 

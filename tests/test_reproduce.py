@@ -108,6 +108,7 @@ def without_training(monkeypatch):
 
 
 def test_reproduce_runs_everything_once(project, monkeypatch, capsys, tmp_path):
+    """Long, for notebooks run in Jupyter kernels and every figure is drawn."""
     out = tmp_path / "out"
     command = ["reproduce", "--dataset", "step", "--seeds", "0:1", "--epochs", "1", "--out", str(out)]
     assert main(command) == 0
@@ -228,6 +229,7 @@ def published_folder(project: Path) -> dict[str, bytes]:
 
 
 def test_publishing_twice_changes_no_byte(project, capsys):
+    """Long, for every figure, table and page is written twice."""
     out = paths.DEFAULT_OUT
     write_results(paths.COMMITTED_RESULTS, ["step"], ["BayesNet", "LP-FDNet"], [0, 7])
     write_results(out, ["step"], FDNS, [0, 1, 2])

@@ -107,6 +107,7 @@ class _LargestTensor(_python_dispatch.TorchDispatchMode):
 @pytest.mark.parametrize("noise", ["shared", "local"])
 @pytest.mark.parametrize("conditioning", ["IC", "LP"])
 def test_no_tensor_grows_with_draws_times_examples_times_weights(noise, conditioning):
+    """Long, for the layer must be large for its parts to be told apart."""
     batch, d_in, d_out, h = 300, 64, 64, 8
     p = d_out * (d_in + 1)
     for draws in (10, 40):

@@ -15,15 +15,13 @@ pytest.importorskip("triton", reason="Triton is for Linux; without it the op run
 CHECKS = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", str(Path(__file__).parent / "triton_checks.py")]
 
 
-def test_kernels_in_the_interpreter_equal_the_reference():
-    """In processes of their own: the variable must be set before triton is imported."""
-    command = [*CHECKS, "-k"]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    halves = [subprocess.Popen([*command, half], env=environment, **options) for half in ("IC", "not IC")]
-    for half in halves:
-        output, _ = half.communicate()
-        assert half.returncode == 0 and " passed" in output, output[-8000:]
+@pytest.mark.parametrize("which", ["not check", pytest.param("check", marks=pytest.mark.check)])
+@pytest.mark.parametrize("conditioning", ["IC", "not IC"])
+def test_kernels_in_the_interpreter_equal_the_reference(conditioning, which):
+    """Long, for the interpreter goes through a program in Python; apart, for it is chosen before triton is imported."""
+    command = [*CHECKS, "-k", conditioning, "-m", which]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:]
 
 
 def test_kernels_on_a_gpu_equal_the_reference():
@@ -34,7 +32,19 @@ def test_kernels_on_a_gpu_equal_the_reference():
     assert subprocess.run(CHECKS, env=os.environ | {"TRITON_INTERPRET": "0"}).returncode == 0
 
 
+def test_one_variant_of_every_tile_compiles_without_spills_and_fits():
+    """Takes as long as a compiler does."""
+    from fdn_kernels import aot
+
+    builds = list({(build.kernel, build.form): build for build in reversed(list(aot.shipped()))}.values())
+    assert {(build.kernel, build.form) for build in builds} == set(aot.TILES)
+    results = aot.compile_all(builds, processes=1)
+    assert not [(build, usage) for build, usage in results if not aot.fits(build, usage)]
+
+
+@pytest.mark.check
 def test_every_shipped_tile_compiles_without_spills_and_fits():
+    """Takes as long as a compiler does."""
     from fdn_kernels import aot
 
     builds = list(aot.shipped())

@@ -280,6 +280,7 @@ def cells_and_collection(out: Path) -> subprocess.Popen:
 
 
 def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done(tmp_path):
+    """Long, for Snakemake is started three times, and its jobs in processes of their own."""
     out = tmp_path / "out"
     run = cells_and_collection(out)
     end = time.monotonic() + 120
@@ -325,6 +326,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path):
 
 
 def test_papermill_batches_run_at_the_same_time_into_one_folder(tmp_path):
+    """Long, for two Jupyter kernels start, import and train."""
     write_pair(tmp_path, "batch", TRAINING)
     out = tmp_path / "out"
     batches = []
