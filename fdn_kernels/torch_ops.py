@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 
-from fdn_kernels import compiled, philox, reference
+from fdn_kernels import numba_ops, philox, reference
 from fdn_kernels.reference import WeightGaussian, split_parameters
 
 CACHE_ELEMENTS = 1 << 15  # sampled parameters alive at once in a pass without gradients
@@ -81,7 +81,7 @@ def mlp(
         y = _MLP.apply(theta, columns, torch.cat(keep, 2) if len(keep) > 1 else keep[0] if keep else None, rate, sizes)
     else:
         y = x.new_empty(len(theta), draws, widths[-1], x.shape[1])
-        _call(compiled.mlp, theta, sizes, columns, y)
+        _call(numba_ops.mlp, theta, sizes, columns, y)
     return y.mT.reshape(*lead, draws, x.shape[1], widths[-1])
 
 
@@ -104,7 +104,7 @@ class _MLP(torch.autograd.Function):
         theta = theta.contiguous()
         hidden, y = x.new_empty(r, draws, int(widths[1:-1].sum()), batch), x.new_empty(r, draws, int(widths[-1]), batch)
         keep = torch.empty(0, 0, 0, 0, dtype=torch.bool) if keep is None else keep.contiguous()
-        _call(compiled.mlp_forward, theta, widths, x, keep, float(rate), hidden, y)
+        _call(numba_ops.mlp_forward, theta, widths, x, keep, float(rate), hidden, y)
         ctx.save_for_backward(theta, x, hidden)
         ctx.widths, ctx.scale = widths, 1 / (1 - rate) if keep.numel() else 1.0
         return y
@@ -115,7 +115,7 @@ class _MLP(torch.autograd.Function):
         theta, x, hidden = ctx.saved_tensors
         grad = torch.empty_like(theta)
         arguments = theta, ctx.widths, x, ctx.scale, hidden, torch.empty_like(hidden), grad
-        _call(compiled.mlp_backward, grad_y.contiguous(), *arguments)
+        _call(numba_ops.mlp_backward, grad_y.contiguous(), *arguments)
         return grad, None, None, None, None
 
 
@@ -136,7 +136,7 @@ def dropout_linear(
     y = a.new_empty(draws, a.shape[1], len(weight), dtype=torch.float64)
     tensors = a.double().contiguous(), weight.double(), bias.double(), y
     a64, weight64, bias64, out = (t.numpy() for t in tensors)
-    compiled.dropout_linear(a64, dropped, rate, weight64, bias64, out)
+    numba_ops.dropout_linear(a64, dropped, rate, weight64, bias64, out)
     return y.to(a.dtype)
 
 
@@ -374,10 +374,10 @@ class _CompiledLinear(torch.autograd.Function):
         rho = gaussian.narrow(1, p, p)
         scale = rho.exp_().add_(1).log().add_(floor)  # (R, P, K, B); u = 1 + exp(rho) takes rho's place
         y, kl = a.new_empty(r, p // (a.shape[1] + 1), k, batch), a.new_empty(r, k, batch)
-        _call(compiled.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
+        _call(numba_ops.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
         if not math.isfinite(kl.sum().item()):  # out of the range of exp or of the product of sigmas, or NaN
             scale = F.softplus(_hypernet(matrix[:, p:], z1, batch)).add_(floor)
-            _call(compiled.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
+            _call(numba_ops.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
             kl = _gaussian_kl(gaussian.narrow(1, 0, p), scale, None, prior_scale)
         ctx.save_for_backward(a, z1, matrix, gaussian, scale, eps)
         ctx.prior_scale = prior_scale
@@ -390,7 +390,7 @@ class _CompiledLinear(torch.autograd.Function):
         need_a, need_z = ctx.needs_input_grad[:2]
         grad, grad_a = torch.empty_like(gaussian), torch.zeros_like(a) if need_a else a
         incoming = _columns(grad_y).contiguous(), grad_kl.contiguous()
-        _call(compiled.sample_with_kl_backward, *incoming, gaussian, scale, a, eps, ctx.prior_scale, need_a, grad, grad_a)
+        _call(numba_ops.sample_with_kl_backward, *incoming, gaussian, scale, a, eps, ctx.prior_scale, need_a, grad, grad_a)
         grad_z, grad_weight, grad_bias = _hypernet_backward(grad, matrix, z1, a.shape[1], need_z)
         return _rows(grad_a) if need_a else None, grad_z, grad_weight, grad_bias, None, None, None
 
@@ -438,7 +438,7 @@ def _forward(
             scale = gaussian.narrow(1, p, p).exp_().add_(1).log_().add_(floor)  # in place of rho
             if not math.isfinite(scale.sum().item()):
                 torch.add(F.softplus(_hypernet(matrix[:, p:], z1, batch)), floor, out=scale)
-            _call(compiled.sample, gaussian, k.start, a, eps[:, :, 0], y)
+            _call(numba_ops.sample, gaussian, k.start, a, eps[:, :, 0], y)
             continue
         gaussian, scale, log_sum = _gaussian(matrix, z1, batch, p, floor)
         mean = gaussian[:, :p]  # (R, P, k, B)

@@ -17,13 +17,11 @@ from numba.core import caching
 from numba.core.registry import CPUDispatcher
 from scipy import stats
 
-from fdn import streams
 from fdn.streams import Streams, _subset_table, seed_sequence
-from fdn.training import fused
-from fdn_kernels import compiled, dropout_linear, mlp, torch_ops
+from fdn_kernels import compiling, dropout_linear, mlp, numba_networks, numba_ops, torch_ops, vector_math
 
 
-@pytest.mark.parametrize("module", [compiled, fused, streams])
+@pytest.mark.parametrize("module", [numba_networks, numba_ops, vector_math])
 def test_loops_called_by_loops_are_part_of_them(module):
     """Otherwise the first process, which compiles, gets other last digits than all later ones."""
     loops = {name: value for name, value in vars(module).items() if isinstance(value, CPUDispatcher)}
@@ -33,7 +31,7 @@ def test_loops_called_by_loops_are_part_of_them(module):
 
 def test_a_processor_that_is_named_keeps_its_own_features():
     """Numba's generic processor has none; those of this machine would make it another one."""
-    program = "from numba import config; import fdn_kernels.compiled; print(repr(config.CPU_FEATURES))"
+    program = "from numba import config; import fdn_kernels.compiling; print(repr(config.CPU_FEATURES))"
     environment = os.environ | {"NUMBA_CPU_NAME": "generic"}
     environment.pop("NUMBA_CPU_FEATURES", None)
     assert subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout == "''\n"
@@ -158,7 +156,7 @@ def test_the_table_of_subsets_holds_their_probabilities(rate):
 def _loop(folder, name="loop"):
     """A loop in a module of its own, as a new process would import it."""
     path = folder / f"{name}.py"
-    path.write_text("from fdn_kernels.compiled import EXACT, njit\n\n\n@njit(**EXACT)\ndef double(x):\n    return x + x\n")
+    path.write_text("from fdn_kernels.compiling import EXACT, njit\n\n\n@njit(**EXACT)\ndef double(x):\n    return x + x\n")
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -168,7 +166,7 @@ def _loop(folder, name="loop"):
 @pytest.fixture
 def said(monkeypatch, caplog):
     """What the cache has complained of."""
-    monkeypatch.setattr(compiled._Cache, "_said", False)
+    monkeypatch.setattr(compiling._Cache, "_said", False)
     return caplog
 
 
@@ -231,9 +229,9 @@ def test_a_cache_that_can_no_longer_be_written_is_done_without(name, tmp_path, s
 
 
 def test_no_module_uses_a_cache_that_may_not_fail():
-    for module in (compiled, fused, streams):
+    for module in (numba_networks, numba_ops, vector_math):
         loops = [value for value in vars(module).values() if isinstance(value, CPUDispatcher)]
-        assert loops and {type(loop._cache) for loop in loops} == {compiled._Cache}
+        assert loops and {type(loop._cache) for loop in loops} == {compiling._Cache}
 
 
 def test_every_command_starts_without_a_cache():

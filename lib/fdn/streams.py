@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fdn_kernels.compiled import EXACT, njit
+from fdn_kernels import numba_ops, vector_math
 
 PURPOSES = ("init", "shuffle", "train", "validate", "test")
 
@@ -21,63 +21,6 @@ def seed_sequence(dataset: str, model: str, seed: int, purpose: str, member: int
     """The root of one random stream: of a dataset, model, seed and purpose and, in an ensemble, of a member."""
     names = (zlib.crc32(dataset.encode()), zlib.crc32(model.encode()))
     return np.random.SeedSequence([seed, *names, PURPOSES.index(purpose), member])
-
-
-# Best polynomials, their coefficients from the highest power on:
-# 2 artanh(s) / s in s^2 for s^2 <= 0.0295; sin(r) / r and cos(r) in r^2 for |r| <= pi / 4; relative errors below 1e-16.
-_ARTANH = tuple(2 / n for n in range(21, 0, -2))
-_SIN = (
-    1.5894136388404916e-10, -2.5050705846729523e-08, 2.755731329901784e-06, -1.984126982840214e-04, 8.333333333320002e-03,
-    -1.6666666666666616e-01, 1.0,
-)  # fmt: skip
-_COS = (
-    -1.1352123206932069e-11, 2.0875555145727978e-09, -2.755731286569692e-07, 2.480158728289947e-05, -1.3888888888858961e-03,
-    4.166666666666643e-02, -0.5, 1.0,
-)  # fmt: skip
-_FRACTION, _ONE, _SQRT_HALF = np.int64((1 << 52) - 1), np.int64(0x3FF0000000000000), np.int64(0x3FE6A09E667F3BCD)  # bits of float64
-
-
-@njit(forceinline=True, **EXACT)
-def _log(x):
-    """ln x for positive normal finite x: k ln 2 + 2 artanh((m - 1) / (m + 1)) with m in [sqrt(1/2), sqrt(2))."""
-    bits = np.float64(x).view(np.int64) + (_ONE - _SQRT_HALF)
-    k = (bits >> 52) - 1023
-    m = np.int64((bits & _FRACTION) + _SQRT_HALF).view(np.float64)
-    s = (m - 1) / (m + 1)
-    s2, p = s * s, 0.0
-    for c in _ARTANH:
-        p = p * s2 + c
-    return k * math.log(2) + s * p
-
-
-@njit(**EXACT)
-def _normal(words, out):
-    """Standard normal numbers from as many (an even number of) 64-bit words: Box and Muller's transform, 53 bits each."""
-    n = out.size // 2
-    for i in range(n):
-        radius = math.sqrt(-2 * _log((np.int64(words[i] >> np.uint64(11)) + 1) * 2.0**-53))
-        turn = np.int64(words[n + i] >> np.uint64(11)) * 2.0**-51  # in quarters
-        quarter = np.floor(turn + 0.5)
-        r = (turn - quarter) * (math.pi / 2)
-        r2, sin, cos = r * r, 0.0, 0.0
-        for c in _SIN:
-            sin = sin * r2 + c
-        for c in _COS:
-            cos = cos * r2 + c
-        sin *= r
-        q = np.int64(quarter)
-        x, y = (sin, cos) if q & 1 else (cos, sin)
-        out[i] = radius * (-x if (q + 1) & 2 else x)
-        out[n + i] = radius * (-y if q & 2 else y)
-
-
-@njit(**EXACT)
-def _alias(words, table, out):
-    """Draws from 256 outcomes by Walker's method, from 32-bit words: 8 bits choose a column, 24 one of its two outcomes."""
-    for i in range(out.size):
-        column = words[i] & np.uint32(255)
-        entry = table[column]
-        out[i] = column if words[i] >> np.uint32(8) < entry >> np.uint32(8) else entry & np.uint32(255)
 
 
 @functools.lru_cache
@@ -137,7 +80,7 @@ class Streams:
         for generator, row in zip(self.generators, numbers):
             for start in range(0, len(row), self.BLOCK):  # of a size that stays in cache
                 part = row[start : start + self.BLOCK]
-                _normal(generator.bit_generator.random_raw(len(part)), part)
+                vector_math.normal(generator.bit_generator.random_raw(len(part)), part)
         return torch.from_numpy(numbers[:, :size]).to(self.dtype)
 
     def normal(self, *shape: int) -> Tensor:
@@ -163,7 +106,7 @@ class Streams:
         out, bits = np.empty(n, dtype=np.uint8), self.generators[0].bit_generator
         for start in range(0, n, self.BLOCK):  # of a size that stays in cache
             part = out[start : start + self.BLOCK]
-            _alias(bits.random_raw(-(-len(part) // 2)).view(np.uint32), _subset_table(rate), part)
+            numba_ops.alias(bits.random_raw(-(-len(part) // 2)).view(np.uint32), _subset_table(rate), part)
         return out
 
     def permutations(self, n: int) -> Tensor:
