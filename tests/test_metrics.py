@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -351,3 +353,139 @@ def test_original_units_refuse_nonsense():
             metrics.to_original_units({"mse_id": 1.0}, std)
     with pytest.raises(ValueError, match="nothing to convert"):
         metrics.to_original_units({"mse": np.ones(3)}, 2.0)
+
+
+# Scale and NaN: one rule each for every metric
+
+AGGREGATES = {
+    "spearman": lambda var, mse: [metrics.spearman(var, mse)],
+    "linear_fit": metrics.linear_fit,
+    "risk_coverage": lambda var, mse: metrics.risk_coverage(var, mse)[1],
+    "aurc": lambda var, mse: [metrics.aurc(var, mse)],
+    "calibration_curve": lambda var, mse: np.concatenate(metrics.calibration_curve(var, mse, bins=3)),
+}
+
+
+def exact_fit(var, mse) -> tuple[float, float]:
+    """Intercept and slope in rational arithmetic."""
+    x, y = ([Fraction(float(value)) for value in values] for values in (var, mse))
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y)) / sum((a - mean_x) ** 2 for a in x)
+    return float(mean_y - slope * mean_x), float(slope)
+
+
+@pytest.mark.parametrize(
+    ("var_scale", "mse_scale"),
+    [(a, b) for a, b in product([1e-300, 1e-170, 1.0, 1e170, 1e300], repeat=2) if 1e-300 < b / a < 1e300],  # the slope is a number
+)
+def test_linear_fit_is_the_exact_one_at_any_scale(var_scale, mse_scale):
+    rng = np.random.default_rng(5)
+    var = rng.gamma(0.5, var_scale, size=30)
+    mse = rng.gamma(0.5, mse_scale, size=30)
+    np.testing.assert_allclose(metrics.linear_fit(var, mse), exact_fit(var, mse), rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [-990, -600, -400, 400, 600, 1000])
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_numbers_of_a_test_set_scale_exactly_with_powers_of_two(name, k):
+    rng = np.random.default_rng(6)
+    var, mse = rng.gamma(0.5, size=50).round(2), rng.gamma(0.5, size=50)  # with ties
+    both = {"spearman": [0], "linear_fit": [k, 0], "risk_coverage": k, "aurc": k, "calibration_curve": k}[name]
+    found = AGGREGATES[name](np.ldexp(var, k), np.ldexp(mse, k))
+    np.testing.assert_array_equal(found, np.ldexp(AGGREGATES[name](var, mse), both))
+    if name == "linear_fit" and abs(k) < 1000:
+        a, b = metrics.linear_fit(np.ldexp(var, k), mse)
+        assert (a, b) == (metrics.linear_fit(var, mse)[0], np.ldexp(metrics.linear_fit(var, mse)[1], -k))
+
+
+@pytest.mark.parametrize("k", [-1000, -500, -300, 300, 480, 505, 600, 1000])
+@pytest.mark.parametrize(
+    ("metric", "degree"),
+    [(metrics.mse, 2), (metrics.variance, 2), (metrics.predictive_mean, 1), (metrics.bias, 1), (metrics.sqerr_mean, 2),
+     (metrics.corrected_sqerr_mean, 2), (metrics.crps, 1)],
+)  # fmt: skip
+def test_numbers_of_a_point_scale_with_powers_of_two_until_they_are_out_of_range(metric, degree, k):
+    draws, y = make_draws(9, 20)
+    with np.errstate(over="ignore"):
+        expected = np.ldexp(metric(draws, y), degree * k)  # 0 and infinity where out of range
+    found = metric(np.ldexp(draws, k), np.ldexp(y, k))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-320)
+
+
+def test_sums_of_large_numbers_do_not_overflow():
+    large = np.full(1000, 1.5e308)
+    np.testing.assert_allclose(metrics.predictive_mean(large[:, None], [1.0]), [1.5e308])
+    np.testing.assert_allclose(metrics.crps(large[:, None], [1e308]), [5e307], rtol=1e-12)
+    np.testing.assert_allclose(metrics.mse(np.full((1000, 1), 1e154), [0.0]), [1e308], rtol=1e-12)
+    assert metrics.aurc(np.arange(1000.0), large) == pytest.approx(1.5e308 * 0.999)
+    np.testing.assert_allclose(metrics.risk_coverage(np.arange(1000.0), large)[1], large)
+    np.testing.assert_allclose(metrics.calibration_curve(large * np.linspace(0.5, 1, 1000), large)[1], large[:10])
+    row = metrics.summary(np.array([[1e154] * 20, [-1e154] * 20]), np.zeros(20), np.arange(20) < 10)
+    assert row["mse_all"] == pytest.approx(1e308) and row["var_id"] == pytest.approx(1e308)
+    # squared error 1e320 less variance / (K - 1) of 1e319 each: neither is a number, their difference is infinite
+    assert metrics.corrected_sqerr_mean([[1e160], [1.1e160], [0.9e160]], [0.0])[0] == np.inf
+
+
+def test_a_large_point_leaves_the_others_as_they_are():
+    draws, y = make_draws(5, 6)
+    for metric in PER_POINT:
+        clean, target = metric(draws, y), y.copy()
+        target[2] = 1e300
+        np.testing.assert_array_equal(np.delete(metric(draws, target), 2), np.delete(clean, 2))
+    np.testing.assert_array_equal(metrics.variance(draws, target), metrics.variance(draws, y))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e100, 1e250])
+def test_nll_at_any_noise_variance(scale):
+    draws, y = make_draws(6, 4)
+    found = metrics.nll(draws * np.sqrt(scale), y * np.sqrt(scale), 0.5 * scale)
+    np.testing.assert_allclose(found, metrics.nll(draws, y) + np.log(scale) / 2, rtol=1e-12)
+    for bad in (np.inf, np.nan, 1.7e308, -1.0):
+        with pytest.raises(ValueError, match="noise_variance is"):
+            metrics.nll(draws, y, bad)
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("which", ["var", "mse"])
+def test_nan_at_one_point_makes_every_number_of_the_test_set_nan(name, which):
+    rng = np.random.default_rng(7)
+    for place in (0, 3, 7):
+        given = {"var": rng.gamma(0.5, size=8), "mse": rng.gamma(0.5, size=8)}
+        given[which][place] = np.nan
+        assert np.isnan(AGGREGATES[name](**given)).all()
+    assert np.isnan(metrics.aurc([np.nan, 1, 2], [0, 1, 2]))
+
+
+def test_nan_in_one_draw_makes_the_numbers_of_its_region_and_of_all_points_nan():
+    draws, y = make_draws(5, 12)
+    draws[1, 3] = np.nan
+    row = metrics.summary(draws, y, np.arange(12) < 6)
+    undefined = {name for name, value in row.items() if np.isnan(value)}
+    assert undefined == {name for name in row if not name.endswith("_ood")}
+
+
+def test_infinity_is_larger_than_all_numbers_and_has_no_line():
+    var, mse = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, np.inf])
+    assert metrics.spearman(var, mse) == metrics.spearman(var, [1.0, 3.0, 2.0, 9.0])
+    assert metrics.spearman([1.0, 2.0, 3.0, np.inf], mse) == metrics.spearman(var, mse)
+    for given in ((var, mse), (mse, var), (mse, mse)):
+        assert np.isnan(metrics.linear_fit(*given)).all()
+    np.testing.assert_array_equal(metrics.risk_coverage(var, mse)[1], [1, 2, 2, np.inf])
+    assert metrics.aurc(var, mse) == np.inf
+    np.testing.assert_array_equal(metrics.calibration_curve(var, mse, 2), [[1.5, 3.5], [2, np.inf]])
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_the_order_of_points_does_not_matter(name):
+    rng = np.random.default_rng(8)
+    var, mse = rng.integers(0, 5, 40).astype(float), rng.gamma(0.5, size=40)
+    expected = AGGREGATES[name](var, mse)
+    for _ in range(5):
+        order = rng.permutation(40)
+        np.testing.assert_allclose(AGGREGATES[name](var[order], mse[order]), expected, rtol=1e-11)
+
+
+def test_original_units_of_any_size():
+    assert metrics.to_original_units({"mse_id": 1e-200, "crps_id": 1.0}, 1e170) == {
+        "mse_id": pytest.approx(1e140, rel=1e-12), "crps_id": 1e170,
+    }  # fmt: skip

@@ -4,11 +4,17 @@ Functions of a point take ``(draws, y)``: draws (..., K, N) are K sampled predic
 the targets; leading dimensions are replicates and stay in front of the result, (..., N).
 Functions of a test set take ``(var, mse)``: predicted variance and MSE_i of its T points, both (T,).
 Everything is computed in float64. Units are those of y: standardised ones for the real data sets until
-`to_original_units` brings them back. NaN and infinite draws give NaN or infinity, without a warning.
+`to_original_units` brings them back.
+
+NaN at a point makes its values NaN, and every number of a test set that holds the point. Infinity counts as larger
+than all numbers: ranks and means take it as such, a line through it or a difference of two is NaN. Neither warns.
+Numbers may have any size: what is squared or summed is first scaled by a power of two, which rounds nothing, so
+that only a result outside the range of float64 is infinite or 0.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TypeVar
 
 import numpy as np
@@ -41,10 +47,27 @@ def _check_draws(draws, y) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_points(var, mse) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64, all NaN if one number is."""
     var, mse = np.asarray(var, dtype=np.float64), np.asarray(mse, dtype=np.float64)
     if var.ndim != 1 or var.shape != mse.shape:
         raise ValueError(f"var has shape {var.shape} and mse {mse.shape}, expected the same (T,) for both")
+    if np.isnan(var).any() or np.isnan(mse).any():
+        return np.full_like(var, np.nan), np.full_like(mse, np.nan)
     return var, mse
+
+
+def _exponent(values: np.ndarray) -> int:
+    """The least e with all finite values below 2^e in size; 0 for zeros."""
+    return int(np.frexp(np.abs(values[np.isfinite(values)]).max(initial=0.0))[1])
+
+
+def _in_range(draws: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Draws (..., K, N) and others that go with them, times 2^-e, then e (..., N): 0 but for points too large to square and sum."""
+    size = functools.reduce(np.maximum, [np.abs(array).max(axis=-2) for array in (draws, *others)])  # (..., N)
+    e = np.where((size > 2.0**400) & np.isfinite(size), np.frexp(size)[1], 0)
+    if e.any():
+        draws, *others = (np.ldexp(array, -e[..., None, :]) for array in (draws, *others))
+    return draws, *others, e
 
 
 def _is_constant(values: np.ndarray) -> bool:
@@ -52,7 +75,8 @@ def _is_constant(values: np.ndarray) -> bool:
 
 
 def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else np.nan
+    e = _exponent(values)
+    return float(np.ldexp(np.ldexp(values, -e).mean(), e)) if len(values) else np.nan
 
 
 def mse(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -67,7 +91,8 @@ def mse(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     """
     draws, y = _check_draws(draws, y)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.square(draws - y).mean(axis=-2)  # (..., N)
+        draws, y, e = _in_range(draws, y[None])
+        return np.ldexp(np.square(draws - y).mean(axis=-2), 2 * e)  # (..., N)
 
 
 def variance(draws: np.ndarray, y: np.ndarray, offset: float = 0.0) -> np.ndarray:
@@ -83,7 +108,8 @@ def variance(draws: np.ndarray, y: np.ndarray, offset: float = 0.0) -> np.ndarra
     """
     draws, _ = _check_draws(draws, y)
     with np.errstate(invalid="ignore", over="ignore"):
-        return (draws - draws[..., :1, :]).var(axis=-2) + offset  # (..., N); 0 for equal draws
+        draws, e = _in_range(draws)
+        return np.ldexp((draws - draws[..., :1, :]).var(axis=-2), 2 * e) + offset  # (..., N); 0 for equal draws
 
 
 def predictive_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -97,7 +123,8 @@ def predictive_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     """
     draws, _ = _check_draws(draws, y)
     with np.errstate(invalid="ignore", over="ignore"):
-        return draws.mean(axis=-2)  # (..., N)
+        draws, e = _in_range(draws)
+        return np.ldexp(draws.mean(axis=-2), e)  # (..., N)
 
 
 def bias(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -109,7 +136,7 @@ def bias(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     >>> bias([[1.0], [4.0]], [2.0])
     array([0.5])
     """
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return predictive_mean(draws, y) - np.asarray(y, dtype=np.float64)  # (..., N)
 
 
@@ -138,12 +165,14 @@ def corrected_sqerr_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     >>> corrected_sqerr_mean([[1.0], [4.0]], [2.0])
     array([-2.])
     """
-    spread = variance(draws, y)  # (..., N)
-    n_draws = np.shape(draws)[-2]
+    draws, y = _check_draws(draws, y)
+    n_draws = draws.shape[-2]
     if n_draws == 1:
-        return np.full_like(spread, np.nan)
-    with np.errstate(invalid="ignore"):
-        return sqerr_mean(draws, y) - spread / (n_draws - 1)  # (..., N)
+        return np.full(draws.shape[:-2] + y.shape, np.nan)
+    with np.errstate(invalid="ignore", over="ignore"):
+        draws, y, e = _in_range(draws, y[None])
+        spread = (draws - draws[..., :1, :]).var(axis=-2)  # (..., N)
+        return np.ldexp(np.square(draws.mean(axis=-2) - y[..., 0, :]) - spread / (n_draws - 1), 2 * e)  # (..., N)
 
 
 def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -162,11 +191,12 @@ def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     n_draws = draws.shape[-2]
     errors = np.empty((*draws.shape[:-2], len(y), n_draws))  # (..., N, K)
     with np.errstate(invalid="ignore", over="ignore"):
-        np.subtract(draws.swapaxes(-1, -2), y[:, None], out=errors)
+        draws, y, e = _in_range(draws, y[None])
+        np.subtract(draws.swapaxes(-1, -2), y.swapaxes(-1, -2), out=errors)
         errors.sort(axis=-1)
         gaps = errors @ (np.arange(1 - n_draws, n_draws, 2) / n_draws**2)  # (..., N)
         np.abs(errors, out=errors)
-        return errors.mean(axis=-1) - gaps
+        return np.ldexp(errors.mean(axis=-1) - gaps, e)
 
 
 def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float = 0.5) -> np.ndarray:
@@ -182,10 +212,11 @@ def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float = 0.5) -> np.nda
     array([0.5724])
     """
     draws, y = _check_draws(draws, y)
-    if not noise_variance > 0:
-        raise ValueError(f"noise_variance is {noise_variance}, expected a positive number")
+    if not 0 < 2 * np.pi * noise_variance < np.inf:
+        raise ValueError(f"noise_variance is {noise_variance}, expected a positive number, and 2 pi times it a finite one")
+    e = int(np.frexp(noise_variance)[1]) // 2  # of its root
     with np.errstate(invalid="ignore", over="ignore"):
-        exponents = np.square(draws - y) / (-2 * noise_variance)  # (..., K, N)
+        exponents = np.square(np.ldexp(draws - y, -e)) / (-2 * np.ldexp(noise_variance, -2 * e))  # (..., K, N)
         log_kernel = logsumexp(exponents, axis=-2)  # (..., N)
     return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi * noise_variance) - log_kernel
 
@@ -205,7 +236,7 @@ def spearman(var: np.ndarray, mse: np.ndarray) -> float:
     1.0
     """
     var, mse = _check_points(var, mse)
-    if _is_constant(var) or _is_constant(mse) or np.isnan(var + mse).any():
+    if _is_constant(var) or _is_constant(mse) or np.isnan(var).any():
         return np.nan
     return float(np.corrcoef(_ranks(var), _ranks(mse))[0, 1])
 
@@ -214,7 +245,7 @@ def linear_fit(var: np.ndarray, mse: np.ndarray) -> tuple[float, float]:
     """Intercept and slope (a, b) of the least-squares fit MSE_i = a + b Var_i.
 
     a has the unit of y squared, b none; a = 0 and b = 1 are best, b > 1 means the variance is too small.
-    (NaN, NaN) for constant variance or fewer than two points. ValueError for shapes that do not match.
+    (NaN, NaN) for constant variance, fewer than two points, NaN or infinity in the input. ValueError for shapes that do not match.
     Source: Appendix H, "Calibration".
 
     >>> linear_fit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
@@ -223,10 +254,13 @@ def linear_fit(var: np.ndarray, mse: np.ndarray) -> tuple[float, float]:
     var, mse = _check_points(var, mse)
     if _is_constant(var):
         return np.nan, np.nan
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+    e_var, e_mse = _exponent(var), _exponent(mse)
+    var, mse = np.ldexp(var, -e_var), np.ldexp(mse, -e_mse)
+    with np.errstate(invalid="ignore", over="ignore"):
         centred = var - var.mean()  # (T,)
         slope = centred @ (mse - mse.mean()) / (centred @ centred)
-        return float(mse.mean() - slope * var.mean()), float(slope)
+        intercept = mse.mean() - slope * var.mean()
+        return float(np.ldexp(intercept, e_mse)), float(np.ldexp(slope, e_mse - e_var))
 
 
 def risk_coverage(var: np.ndarray, mse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -234,38 +268,47 @@ def risk_coverage(var: np.ndarray, mse: np.ndarray) -> tuple[np.ndarray, np.ndar
 
     R(c) for c = 1/T, 2/T, ..., 1, points sorted by increasing Var_i. Points of equal variance all count with
     the mean risk of their block, so the order of the rows cannot matter.
-    Returns coverage (T,) without a unit and risk (T,) in the unit of y squared; lower risk is better.
+    Returns coverage (T,) without a unit and risk (T,) in the unit of y squared; lower risk is better. With NaN in the
+    input the whole risk is NaN.
     ValueError for shapes that do not match. Source: Appendix H, "Risk-coverage"; the tie rule is ours.
 
     >>> risk_coverage([3.0, 1.0, 1.0, 2.0], [8.0, 0.0, 2.0, 4.0])
     (array([0.25, 0.5 , 0.75, 1.  ]), array([1. , 1. , 2. , 3.5]))
     """
+    coverage, risk, e = _risk_coverage(var, mse)
+    with np.errstate(over="ignore"):
+        return coverage, np.ldexp(risk, e)
+
+
+def _risk_coverage(var: np.ndarray, mse: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Coverage, and risk as a number times 2^e."""
     var, mse = _check_points(var, mse)
+    e = _exponent(mse)
     if len(var) == 0:
-        return var, mse
+        return var, mse, e
     order = np.lexsort((mse, var))
-    var, mse = var[order], mse[order]
+    var, mse = var[order], np.ldexp(mse[order], -e)
     first = np.flatnonzero(np.r_[True, var[1:] != var[:-1]])  # (blocks,)
     sizes = np.diff(first, append=len(var))
     n_kept = np.arange(1, len(var) + 1)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore"):
         shared = np.repeat(np.add.reduceat(mse, first) / sizes, sizes)  # (T,)
-        return n_kept / len(var), shared.cumsum() / n_kept
+        return n_kept / len(var), shared.cumsum() / n_kept, e
 
 
 def aurc(var: np.ndarray, mse: np.ndarray) -> float:
     """Area under the risk-coverage curve, by trapezoids over coverage 1/T .. 1.
 
     Nothing is added below 1/T, where the paper's integral starts at 0. Unit of y squared; lower is better.
-    NaN for fewer than two points. ValueError for shapes that do not match.
+    NaN for fewer than two points or NaN in the input. ValueError for shapes that do not match.
     Source: Appendix H, "Risk-coverage".
 
     >>> aurc([3.0, 1.0, 1.0, 2.0], [8.0, 0.0, 2.0, 4.0])
     1.3125
     """
-    coverage, risk = risk_coverage(var, mse)
-    with np.errstate(invalid="ignore"):
-        return float(np.trapezoid(risk, coverage)) if len(risk) > 1 else np.nan
+    coverage, risk, e = _risk_coverage(var, mse)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.ldexp(np.trapezoid(risk, coverage), e)) if len(risk) > 1 else np.nan
 
 
 def calibration_curve(var: np.ndarray, mse: np.ndarray, bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +317,7 @@ def calibration_curve(var: np.ndarray, mse: np.ndarray, bins: int = 10) -> tuple
     Bin b holds the points whose rank r (ties: the mean rank) has floor((r - 1/2) bins / T) = b, so equal
     variances share a bin; bins left empty by ties or few points are dropped.
     Returns (Var_b, MSE_b), each (at most bins,) in the unit of y squared; the diagonal is best.
-    One NaN pair if a variance is NaN. ValueError for shapes that do not match and for bins < 1.
+    One NaN pair if the input holds NaN. ValueError for shapes that do not match and for bins < 1.
     Source: Appendix H, "variance-MSE calibration curves".
 
     >>> calibration_curve([1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 5.0], bins=2)
@@ -288,8 +331,12 @@ def calibration_curve(var: np.ndarray, mse: np.ndarray, bins: int = 10) -> tuple
     bin_of = ((_ranks(var) - 0.5) * bins // max(len(var), 1)).astype(int)  # (T,)
     sizes = np.bincount(bin_of, minlength=bins)
     kept = sizes > 0
-    means = (np.bincount(bin_of, weights=v, minlength=bins)[kept] / sizes[kept] for v in (var, mse))
-    return tuple(means)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        e = _exponent(values)
+        return np.ldexp(np.bincount(bin_of, weights=np.ldexp(values, -e), minlength=bins)[kept] / sizes[kept], e)
+
+    return mean(var), mean(mse)
 
 
 def pointwise(draws: np.ndarray, y: np.ndarray, variance_offset: float = 0.0) -> dict[str, np.ndarray]:
@@ -379,5 +426,6 @@ def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
         if metric == "nll":
             out[column] = metrics[column] + np.log(y_std)
         elif metric in UNIT_POWER:
-            out[column] = metrics[column] * y_std ** UNIT_POWER[metric]
+            for _ in range(UNIT_POWER[metric]):  # the square alone may be out of range
+                out[column] = out[column] * y_std
     return out
