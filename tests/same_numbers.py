@@ -85,23 +85,22 @@ def compare_committed(out: Path) -> tuple[int, float, dict[str, dict[str, float]
 
     A metric near 0 is judged by its usual size: the median of its committed values for the same protocol, data set and model.
     """
-    committed = pd.concat(pd.read_parquet(ROOT / "data" / folder / "metrics.parquet") for folder in ("results", "extras"))
+    key, computed = ["protocol", "dataset", "model"], pd.read_parquet(out / "metrics.parquet")
     n, worst, differing = 0, 0.0, {}
-    for _, cell in pd.read_parquet(out / "metrics.parquet").iterrows():
-        found = cell.to_frame().T.infer_objects()
-        rows = committed[(committed[["protocol", "dataset", "model"]] == found[["protocol", "dataset", "model"]].iloc[0]).all(axis=1)]
-        expected = rows[rows["seed"] == cell["seed"]].head(1)
-        if expected.empty:
-            continue
-        scale = rows.select_dtypes("float").abs().median().fillna(0.0)
-        sizes = differences(expected.reset_index(drop=True), found.reset_index(drop=True), scale)
-        points = Path("points", cell["protocol"], cell["dataset"], cell["model"], f"{cell['seed']}.parquet")
-        if (ROOT / "data" / "results" / points).exists() and (out / points).exists():
-            of_points = differences(read(ROOT / "data" / "results" / points), read(out / points))
-            sizes |= {f"points.{name}": size for name, size in of_points.items()}
-        n, worst = n + 1, max([worst, *(size for size in sizes.values() if size <= TOLERANCE)])
-        if more := {name: size for name, size in sizes.items() if size > TOLERANCE}:
-            differing[" ".join(cell[["protocol", "dataset", "model"]])] = more
+    for folder in (ROOT / "data" / "results", ROOT / "data" / "extras"):
+        committed = pd.read_parquet(folder / "metrics.parquet")
+        for (protocol, dataset, model, seed), found in computed.groupby([*key, "seed"]):
+            rows = committed[(committed[key] == [protocol, dataset, model]).all(axis=1)]
+            expected = rows[rows["seed"] == seed]
+            if expected.empty:
+                continue
+            sizes = differences(expected, found, rows.select_dtypes("float").abs().median().fillna(0.0))
+            points = Path("points", protocol, dataset, model, f"{seed}.parquet")
+            if (folder / points).exists():
+                sizes |= {f"points.{name}": size for name, size in differences(read(folder / points), read(out / points)).items()}
+            n, worst = n + 1, max([worst, *(size for size in sizes.values() if size <= TOLERANCE)])
+            if more := {name: size for name, size in sizes.items() if size > TOLERANCE}:
+                differing[f"{protocol} {dataset} {model}"] = more
     return n, worst, differing
 
 

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from same_numbers import compare_folders, differences
+from same_numbers import ROOT, compare_committed, compare_folders, differences
 
 CELL = {"numerics": 3, "model": "BayesNet", "seed": 1, "mse_id": 0.1, "nll_id": None, "best_epoch": 7}
 POINTS = pd.DataFrame({"z": [0.5, -0.0, np.nan], "region": ["ID", "ID", "OOD"], "var": [1.0, 2.0, 3.0]})
@@ -72,3 +72,20 @@ def test_a_metric_near_zero_is_judged_by_its_usual_size():
     frame = pd.DataFrame({"intercept_a": [1e-9]})
     assert differences(frame, frame + 1e-12) == {"intercept_a": pytest.approx(1e-3)}
     assert differences(frame, frame + 1e-12, pd.Series({"intercept_a": 2.0})) == {"intercept_a": pytest.approx(5e-13)}
+
+
+def test_committed_cells_allow_rounding_and_another_kept_epoch_never(tmp_path):
+    committed = ROOT / "data" / "results"
+    frame = pd.read_parquet(committed / "metrics.parquet").query("dataset == 'step' and seed == 5").reset_index(drop=True)
+    shutil.copytree(committed / "points", tmp_path / "points")
+    frame.to_parquet(tmp_path / "metrics.parquet")
+    assert compare_committed(tmp_path) == (len(frame), 0.0, {})
+    frame.loc[0, "aurc"] *= 1 + 1e-12
+    frame.loc[1, "mse_id"] *= 1 + 1e-7
+    frame.loc[2, "best_epoch"] += 1
+    frame.to_parquet(tmp_path / "metrics.parquet")
+    n, worst, differing = compare_committed(tmp_path)
+    assert n == len(frame) and 1e-14 < worst < 1e-11
+    assert {where.split()[-1]: [*sizes] for where, sizes in differing.items()} == {
+        frame.loc[1, "model"]: ["mse_id"], frame.loc[2, "model"]: ["best_epoch"],
+    }  # fmt: skip
