@@ -74,7 +74,7 @@ def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
     numbers = published_rows.set_index("metric")["published"]
     for place, seeds, factor in ((main, [0, 1, 2], 2.0), (out, [25, 30], 0.5)):
         frame = write_results(place, ["step"], ["BayesNet"], seeds)
-        for metric in published.METRICS:  # all seeds on one side, but for AURC with the further ones
+        for metric in published.PUBLISHED_METRICS:  # all seeds on one side, but for AURC with the further ones
             frame[metric] = numbers[metric] * (factor if metric == "aurc" else 2.0)
         frame.to_parquet(place / "metrics.parquet")
     _, _, page = extras.write(out, folder)

@@ -17,7 +17,7 @@ from fdn.report import console, published
 def seeds(dataset: str, model: str, protocol: str = "published", **columns) -> pd.DataFrame:
     """Metrics of one cell, one row per seed; metrics not given are 0."""
     table = pd.DataFrame(columns)
-    for metric in {*published.METRICS, *published.REPRESENTED_METRICS} - set(columns):
+    for metric in {*published.PUBLISHED_METRICS, *published.REPRESENTED_METRICS} - set(columns):
         table[metric] = 0.0
     return table.assign(dataset=dataset, model=model, protocol=protocol, seed=range(len(table)))
 

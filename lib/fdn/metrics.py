@@ -15,21 +15,13 @@ that only a result outside the range of float64 is infinite or 0.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy.special import logsumexp
-
-REGIONS = ("id", "ood", "all")
-POINTWISE = ("mse", "var", "crps", "bias", "nll", "sqerr_mean")
-SUMMARY_COLUMNS = (
-    "spearman", "slope_b", "intercept_a", "aurc",
-    *(f"{metric}_{region}" for metric in ("spearman", "slope_b", "intercept_a") for region in ("id", "ood")),
-    *(f"{metric}_{region}" for metric in POINTWISE for region in REGIONS),
-    "delta_mse", "delta_var", "delta_crps",
-)
-UNIT_POWER = {"mse": 2, "var": 2, "sqerr_mean": 2, "intercept_a": 2, "aurc": 2, "crps": 1, "bias": 1}
 
 Metrics = TypeVar("Metrics")
 
@@ -356,6 +348,75 @@ def pointwise(draws: np.ndarray, y: np.ndarray, variance_offset: float = 0.0) ->
     }
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A number of a run: how it is computed, what it is called, its unit and its direction.
+
+    Attributes:
+        heading: of a column.
+        unit: power of the target's unit; None for a log density, which rescaling shifts.
+        better: "lower", "higher", the best value, or "" where there is none.
+        at_points: (draws, y, variance offset, noise variance) to a value for each point, (N,), averaged over regions; or
+        of_set: (var, mse) of the points of a region to one number.
+        by_region: whether a metric of a set is computed inside and outside the band as well.
+        delta: the direction of OOD mean - ID mean, where it is reported.
+    """
+
+    heading: str
+    unit: int | None
+    better: str
+    at_points: Callable[[np.ndarray, np.ndarray, float, float], np.ndarray] | None = None
+    of_set: Callable[[np.ndarray, np.ndarray], float] | None = None
+    by_region: bool = True
+    delta: str = ""
+
+
+# A metric is added by a row here: columns, cells, units and headings follow.
+METRICS = {
+    "spearman": Metric("ρ", 0, "1", of_set=spearman),
+    "slope_b": Metric("b", 0, "1", of_set=lambda var, mse: linear_fit(var, mse)[1]),
+    "intercept_a": Metric("a", 2, "0", of_set=lambda var, mse: linear_fit(var, mse)[0]),
+    "aurc": Metric("AURC", 2, "lower", of_set=aurc, by_region=False),
+    "mse": Metric("MSE", 2, "lower", lambda draws, y, *_: mse(draws, y), delta="lower"),
+    "var": Metric("Var", 2, "", lambda draws, y, offset, _: variance(draws, y, offset), delta="higher"),
+    "crps": Metric("CRPS", 1, "lower", lambda draws, y, *_: crps(draws, y), delta="lower"),
+    "bias": Metric("bias", 1, "0", lambda draws, y, *_: bias(draws, y)),
+    "nll": Metric("NLL", None, "lower", lambda draws, y, _, noise_variance: nll(draws, y, noise_variance)),
+    "sqerr_mean": Metric("squared error of the mean", 2, "lower", lambda draws, y, *_: sqerr_mean(draws, y)),
+}
+OF_POINTS = tuple(name for name, metric in METRICS.items() if metric.at_points)
+OF_SETS = tuple(name for name, metric in METRICS.items() if metric.of_set)
+DELTAS = tuple(f"delta_{name}" for name, metric in METRICS.items() if metric.delta)
+REGIONS = ("id", "ood", "all")
+SUMMARY_COLUMNS = (
+    *OF_SETS,
+    *(f"{name}_{region}" for name in OF_SETS if METRICS[name].by_region for region in ("id", "ood")),
+    *(f"{name}_{region}" for name in OF_POINTS for region in REGIONS),
+    *DELTAS,
+)
+
+
+def metric_of(column: str) -> Metric:
+    """The metric of one of `SUMMARY_COLUMNS`.
+
+    >>> metric_of("delta_crps").heading, metric_of("mse_id").unit
+    ('CRPS', 2)
+    """
+    name = column.removeprefix("delta_")
+    return METRICS[name] if name in METRICS else METRICS[name.rpartition("_")[0]]
+
+
+def heading(column: str) -> str:
+    """What one of `SUMMARY_COLUMNS` is called in tables and figures, with an arrow where more or less of it is better.
+
+    >>> heading("delta_mse"), heading("aurc"), heading("spearman")
+    ('ΔMSE ↓', 'AURC ↓', 'ρ')
+    """
+    metric, is_delta = metric_of(column), column.startswith("delta_")
+    arrow = {"lower": " ↓", "higher": " ↑"}.get(metric.delta if is_delta else metric.better, "")
+    return f"{'Δ' * is_delta}{metric.heading}{arrow}"
+
+
 def summary(
     draws: np.ndarray,
     y: np.ndarray,
@@ -365,9 +426,9 @@ def summary(
 ) -> dict[str, float]:
     """Every number reported for one run: `SUMMARY_COLUMNS`, in that order.
 
-    draws (K, N), y (N,), id_mask (N,) bool. `spearman`, `slope_b`, `intercept_a` and `aurc` are over all
-    points, ``_id`` and ``_ood`` over one region; POINTWISE metrics are averaged over a region or all points,
-    and delta = OOD mean - ID mean. An empty region gives NaN. Units and directions: see each metric.
+    draws (K, N), y (N,), id_mask (N,) bool. Metrics of a set of points are over all points and, ``_id`` and ``_ood``, over
+    one region; metrics of points are averaged over a region or all points, and delta = OOD mean - ID mean. An empty region
+    gives NaN. Units and directions: `METRICS`.
     ValueError for shapes that do not match or a mask that is not boolean. Source: Appendix H.
 
     >>> run = summary([[0.0, 1.0], [0.0, 3.0]], [1.0, 1.0], [True, False])
@@ -382,24 +443,18 @@ def summary(
         given = f"{id_mask.dtype} of shape {id_mask.shape}"
         raise ValueError(f"id_mask is {given}, expected bool of shape {y.shape}")
 
-    points = pointwise(draws, y, variance_offset)
-    mean = points.pop("mean")
+    points = {name: METRICS[name].at_points(draws, y, variance_offset, noise_variance) for name in OF_POINTS}
+    out: dict[str, float] = {}
+    for region, chosen in zip(REGIONS, (id_mask, ~id_mask, np.ones_like(id_mask)), strict=True):
+        var_i, mse_i = points["var"][chosen], points["mse"][chosen]
+        for name in OF_SETS:
+            out[name if region == "all" else f"{name}_{region}"] = METRICS[name].of_set(var_i, mse_i)
+        for name in OF_POINTS:
+            out[f"{name}_{region}"] = _mean(points[name][chosen])
     with np.errstate(invalid="ignore", over="ignore"):
-        points["bias"] = mean - y
-        points["sqerr_mean"] = np.square(points["bias"])
-    points["nll"] = nll(draws, y, noise_variance)
-
-    out: dict[str, float] = {"aurc": aurc(points["var"], points["mse"])}
-    regions = {"": np.ones_like(id_mask), "_id": id_mask, "_ood": ~id_mask}
-    with np.errstate(invalid="ignore", over="ignore"):
-        for suffix, chosen in regions.items():
-            var_i, mse_i = points["var"][chosen], points["mse"][chosen]
-            out["spearman" + suffix] = spearman(var_i, mse_i)
-            out["intercept_a" + suffix], out["slope_b" + suffix] = linear_fit(var_i, mse_i)
-            for metric in POINTWISE:
-                out[metric + (suffix or "_all")] = _mean(points[metric][chosen])
-        for metric in ("mse", "var", "crps"):
-            out[f"delta_{metric}"] = out[f"{metric}_ood"] - out[f"{metric}_id"]
+        for column in DELTAS:
+            name = column.removeprefix("delta_")
+            out[column] = float(np.subtract(out[f"{name}_ood"], out[f"{name}_id"]))
     return {column: out[column] for column in SUMMARY_COLUMNS}
 
 
@@ -422,10 +477,10 @@ def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
         raise ValueError(f"nothing to convert among {list(metrics.keys())}, expected columns of `summary`")
     out = metrics.copy()
     for column in columns:
-        metric = column.removeprefix("delta_").removesuffix("_id").removesuffix("_ood").removesuffix("_all")
-        if metric == "nll":
-            out[column] = metrics[column] + np.log(y_std)
-        elif metric in UNIT_POWER:
-            for _ in range(UNIT_POWER[metric]):  # the square alone may be out of range
-                out[column] = out[column] * y_std
+        unit = metric_of(column).unit
+        if unit is None:
+            out[column] = metrics[column] + (0 if column.startswith("delta_") else np.log(y_std))
+            continue
+        for _ in range(unit):  # the square alone may be out of range
+            out[column] = out[column] * y_std
     return out

@@ -95,11 +95,11 @@ def _aligned(lines: Sequence[Sequence[str]], align: str) -> str:
 
 def medians(metrics: pd.DataFrame) -> str:
     """Medians over seeds of the published metrics, a line per dataset, model and protocol."""
-    lines = [("data set", "model", "seeds", *published.METRICS)]
+    lines = [("data set", "model", "seeds", *published.PUBLISHED_METRICS)]
     for (dataset, model, _), runs in metrics.groupby(["dataset", "model", "protocol"], sort=False):
-        numbers = (plain_number(runs[metric].median()) for metric in published.METRICS)
+        numbers = (plain_number(runs[metric].median()) for metric in published.PUBLISHED_METRICS)
         lines.append((dataset, model, str(len(runs)), *numbers))
-    return _aligned(lines, "llr" + "r" * len(published.METRICS))
+    return _aligned(lines, "llr" + "r" * len(published.PUBLISHED_METRICS))
 
 
 def results_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:

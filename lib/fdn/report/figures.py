@@ -29,7 +29,7 @@ from fdn.report.published import representative_seed
 STYLE = ["default", str(Path(__file__).with_name("fdn.mplstyle"))]
 BAND = "#F1F1E6"  # shading of the ID band
 OUTLINE = [withStroke(linewidth=2.6, foreground="white")]
-DELTAS = {"delta_mse": "ΔMSE", "delta_var": "ΔVar", "delta_crps": "ΔCRPS"}
+DELTAS = {column: f"Δ{measures.metric_of(column).heading}" for column in measures.DELTAS}
 
 Points = Mapping[str, pd.DataFrame]
 

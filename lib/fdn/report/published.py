@@ -20,7 +20,7 @@ from fdn.models import PAPER_MODELS
 from fdn.paths import PUBLISHED_TABLES, REASONS
 
 DATASETS = ("step", "sine", "quad", "airfoil", "ccpp", "energy")
-METRICS = ("spearman", "slope_b", "intercept_a", "aurc", "delta_var", "delta_mse", "delta_crps")
+PUBLISHED_METRICS = ("spearman", "slope_b", "intercept_a", "aurc", "delta_var", "delta_mse", "delta_crps")
 REPRESENTED_MODELS = ("IC-FDNet", "LP-FDNet")
 REPRESENTED_METRICS = ("mse_ood", "var_ood", "delta_crps", "aurc")
 
@@ -36,7 +36,7 @@ def load_published(path: Path = PUBLISHED_TABLES) -> pd.DataFrame:
     """The 252 published numbers: dataset, model, metric, printed (str), published (float), half_unit (float).
 
     half_unit is half a unit of the last printed digit: 0.05 for "1.1", 0.0005 for "0.990". Rows come in the
-    order of DATASETS, PAPER_MODELS and METRICS. UserError if the file does not hold exactly these, each once.
+    order of DATASETS, PAPER_MODELS and PUBLISHED_METRICS. UserError if the file does not hold exactly these, each once.
     Source: the result tables of Appendix F.
     """
     try:
@@ -45,10 +45,10 @@ def load_published(path: Path = PUBLISHED_TABLES) -> pd.DataFrame:
         raise UserError(f"cannot read the published numbers from {path}: {error}") from error
     if list(table.columns) != [*_KEY, "printed"]:
         raise UserError(f"{path} has columns {list(table.columns)}, expected dataset,model,metric,published")
-    for column, known in zip(_KEY, (DATASETS, PAPER_MODELS, METRICS)):
+    for column, known in zip(_KEY, (DATASETS, PAPER_MODELS, PUBLISHED_METRICS)):
         if unknown := sorted(set(table[column]) - set(known)):
             raise UserError(f"{path} has the unknown {column} {unknown[0]!r}, expected {', '.join(known)}")
-    expected = pd.MultiIndex.from_tuples(product(DATASETS, PAPER_MODELS, METRICS), names=_KEY)
+    expected = pd.MultiIndex.from_tuples(product(DATASETS, PAPER_MODELS, PUBLISHED_METRICS), names=_KEY)
     table = table.set_index(_KEY)["printed"]
     repeated, missing = table.index[table.index.duplicated()], expected.difference(table.index, sort=False)
     if len(repeated) or len(missing):
@@ -88,7 +88,7 @@ def compare(metrics_df: pd.DataFrame, protocol: str = "published") -> pd.DataFra
 
 
 def _cells(metrics_df: pd.DataFrame, protocol: str) -> dict[tuple[str, str], pd.DataFrame]:
-    needed = ["dataset", "model", "protocol", "seed", *METRICS]
+    needed = ["dataset", "model", "protocol", "seed", *PUBLISHED_METRICS]
     if missing := [column for column in needed if column not in metrics_df]:
         raise UserError(f"the metrics have no column {missing[0]!r}; expected {', '.join(needed)}")
     chosen = metrics_df[metrics_df["protocol"] == protocol]
@@ -131,7 +131,7 @@ def score(comparison: pd.DataFrame) -> pd.DataFrame:
     1 0 1 0 0.5
     """
     rows = []
-    for by, names in (("dataset", DATASETS), ("model", PAPER_MODELS), ("metric", METRICS)):
+    for by, names in (("dataset", DATASETS), ("model", PAPER_MODELS), ("metric", PUBLISHED_METRICS)):
         rows += [{"by": by, "name": name} | _count(comparison[comparison[by] == name]) for name in names]
     return pd.DataFrame([*rows, {"by": "total", "name": "total"} | _count(comparison)])
 
@@ -269,7 +269,7 @@ def load_reasons(path: Path = REASONS) -> pd.DataFrame:
         raise UserError(f"cannot read the reasons from {path}: {error}") from error
     if list(table.columns) != [*_KEY, "reason"]:
         raise UserError(f"{path} has columns {list(table.columns)}, expected dataset,model,metric,reason")
-    known = set(product(DATASETS, PAPER_MODELS, METRICS))
+    known = set(product(DATASETS, PAPER_MODELS, PUBLISHED_METRICS))
     repeated = table.duplicated(_KEY)
     for i, row in enumerate(table.itertuples(index=False)):
         if tuple(row[:3]) not in known or repeated[i] or not row.reason.strip():

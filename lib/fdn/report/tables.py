@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fdn.data.dataset import Dataset
+from fdn.metrics import METRICS, heading
 from fdn.models import (
     BASELINE,
     ENSEMBLES,
@@ -25,28 +26,18 @@ from fdn.models import (
     multiply_accumulates,
 )
 from fdn.protocol import PROTOCOLS, Protocol
-from fdn.report.published import load_published
+from fdn.report.published import PUBLISHED_METRICS, load_published
 from fdn.typesetting import Table
 
 DASH = "—"
 MISSING = "n/a"
 PARTIAL = "†"
 
-RESULT_COLUMNS = {  # metric: heading, in the order of the paper's result tables
-    "spearman": "ρ",
-    "slope_b": "b",
-    "intercept_a": "a",
-    "aurc": "AURC ↓",
-    "delta_var": "ΔVar ↑",
-    "delta_mse": "ΔMSE ↓",
-    "delta_crps": "ΔCRPS ↓",
-}
+RESULT_COLUMNS = {metric: heading(metric) for metric in PUBLISHED_METRICS}  # of the paper's result tables
 REGION_COLUMNS = {
     "mse": "MSE of one draw",
     "mean": "squared error of the mean",
-    "var": "Var",
-    "crps": "CRPS",
-    "nll": "NLL",
+    **{metric: METRICS[metric].heading for metric in ("var", "crps", "nll")},
 }
 
 NOTATION = (  # symbol, meaning, shape, name in the code

@@ -22,7 +22,7 @@ SOURCE = "running the author's public program and comparing its output with the 
 FDN = ("IC-FDNet", "LP-FDNet")
 VARIATIONAL = ("BayesNet", "GaussHyperNet", *FDN)
 ENSEMBLE = ("DeepEnsembleNet",)
-METRICS = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
+SHOWN = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
             runs = [cells[cells["protocol"] == p.label] for p in (PUBLISHED, difference.protocol)]
             common = set(runs[0]["seed"]) & set(runs[1]["seed"])
             row["seeds"] = len(common)
-            for metric in METRICS:
+            for metric in SHOWN:
                 values = [run[run["seed"].isin(common)][metric] for run in runs]
                 row[metric] = " -> ".join(_spread(v) for v in values)
             rows.append(row)

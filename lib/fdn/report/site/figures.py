@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fdn.models import MODELS, PAPER_MODELS
 from fdn.report.figures import styled
-from fdn.report.published import METRICS
+from fdn.report.published import PUBLISHED_METRICS
 from fdn.report.tables import RESULT_COLUMNS
 
 
@@ -24,7 +24,7 @@ def seed_points(metrics: pd.DataFrame, comparison: pd.DataFrame, title: str = ""
     fig = Figure(figsize=(7.4, 4.6), layout="constrained")
     grid = fig.subplots(2, 4, sharey=True)
     numbers = comparison.set_index(["model", "metric"])
-    for ax, metric in zip(grid.flat, METRICS):
+    for ax, metric in zip(grid.flat, PUBLISHED_METRICS):
         shown = [numbers.loc[(model, metric)] for model in PAPER_MODELS]
         for place, (model, number) in enumerate(zip(PAPER_MODELS, shown)):
             colour, _ = MODELS[model].style
