@@ -9,6 +9,10 @@ collect_ignore = [] if find_spec("triton") else ["fdn_kernels/triton_ops.py", "f
 LONG = 5.0  # seconds; a test that takes longer says why
 
 
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem != "test_triton")  # the longest file first: no process is left with it at the end
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
