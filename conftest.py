@@ -16,8 +16,8 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if call.duration > LONG and report.passed and not getattr(getattr(item, "obj", item), "__doc__", None):
-        report.user_properties.append(("long", f"{call.when} of {item.nodeid}"))
+    if call.when == "call" and call.duration > LONG and isinstance(item, pytest.Function) and not item.obj.__doc__:
+        report.user_properties.append(("long", item.nodeid))
     return report
 
 
