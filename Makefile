@@ -77,7 +77,7 @@ test: $(READY) ## Run the tests and every notebook (at most 12 minutes on 2 core
 check: export TQDM_DISABLE := 1
 check: $(READY) ## What takes longer: all kernels, another processor, a browser, SLURM (at most 30 minutes)
 	@start=$$(date +%s); failed=; \
-	$(PYTEST) -m check || failed="$$failed long-tests"; \
+	$(PYTEST) --dist load -m check || failed="$$failed long-tests"; \
 	$(ANOTHER_PROCESSOR) $(PYTEST) || failed="$$failed another-processor"; \
 	if command -v chromium > /dev/null; then $(MAKE) site-test || failed="$$failed site"; \
 	else echo "make check: left out, for want of chromium: the site in a browser (Debian: apt-get install chromium)"; fi; \

@@ -55,8 +55,8 @@ def differences(expected: pd.DataFrame, found: pd.DataFrame, scale: pd.Series | 
             continue
         same = (a.view(f"u{a.itemsize}") == b.view(f"u{b.itemsize}")) | (np.isnan(a) & np.isnan(b))
         if not same.all():
-            largest = max(np.nanmax(np.abs(a)), 0.0 if scale is None else scale[name])
-            sizes[name] = float(np.nan_to_num(np.abs(a - b)[~same] / (largest or 1.0), nan=np.inf).max())
+            largest = np.nanmax(np.abs(a), initial=0.0 if scale is None else scale[name]) or 1.0
+            sizes[name] = float(np.nan_to_num(np.abs(a - b)[~same] / largest, nan=np.inf, posinf=np.inf).max())
     return sizes
 
 

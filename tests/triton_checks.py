@@ -31,7 +31,7 @@ CASES = [
     (size, noise, kl) for size in ("one", "odd") for noise in ("shared", "independent", "local", "none", "moments")
     for kl in ("analytic", "none", "sampled") if kl != "sampled" or noise in ("shared", "independent")
 ] + [
-    (size, noise, kl) for size in ("replicates, beyond one tile", "a tile's own")
+    pytest.param(size, noise, kl, marks=pytest.mark.check) for size in ("replicates, beyond one tile", "a tile's own")
     for noise, kl in (("shared", "sampled"), ("local", "analytic"), ("moments", "none"))
 ]  # fmt: skip
 
@@ -133,6 +133,7 @@ def test_bfloat16_and_a_hundred_draws(noise, conditioning):
     assert_same(got, expected, tolerance=1.5e-2)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("noise", "conditioning"), [("shared", "IC"), ("local", "IC"), ("moments", "IC"), ("local", "LP")])
 def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch):
     draws, batch = (33, 65) if conditioning == "IC" else (2, 65)
@@ -179,6 +180,7 @@ def test_nan_passes_through_only_where_it_is(noise, conditioning):
             assert torch.equal(g.isnan(), e.isnan())
 
 
+@pytest.mark.check
 def test_vmap_and_opcheck():
     inputs = make((2,), 2, 3, 2, 2, 3, "LP")
     seed = torch.arange(2)
@@ -195,6 +197,7 @@ def test_vmap_and_opcheck():
     torch.library.opcheck(torch.ops.fdn.linear, (*leaves, None, seed, *settings))
 
 
+@pytest.mark.check
 def test_inputs_in_any_memory_layout():
     inputs = make((2,), 3, 5, 4, 2, 3, "LP")
     strided = [t.transpose(1, -1).contiguous().transpose(1, -1) if t.dim() > 2 else t.repeat_interleave(2, -1)[..., ::2] for t in inputs]
