@@ -341,13 +341,14 @@ def _filled(text: str) -> str:
 
 
 def _folder(text: str) -> Path:
-    return Path(_filled(text))
+    """Absolute, so that no library takes a dash or tilde at its beginning for more than it is."""
+    return Path(_filled(text)).absolute()
 
 
 def _file(text: str) -> Path:
     if _folder(text).is_dir() or text.endswith(os.sep):
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; name a file, in it or elsewhere")
-    return Path(text)
+    return _folder(text)
 
 
 def _number(text: str) -> int:

@@ -19,3 +19,8 @@ EXTRAS = ROOT / "data" / "extras"  # runs beyond the published tables: other pro
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
 DEFAULT_OUT = ROOT / "out"  # where runs write; ignored by git
+
+
+def program() -> list[Path]:
+    """The files of this package: a table, figure or notebook older than one of them is made anew."""
+    return sorted(Path(__file__).parent.rglob("*.py"))

@@ -156,12 +156,8 @@ def _is_newer(path: Path, task: Task, *sources: Path) -> bool:
     if notebooks.parameters_used(path) != task.parameters:
         return False
     return all(
-        source.stat().st_mtime <= path.stat().st_mtime for source in (task.source, *sources, *_program())
+        source.stat().st_mtime <= path.stat().st_mtime for source in (task.source, *sources, *paths.program())
     )
-
-
-def _program() -> list[Path]:
-    return sorted(Path(__file__).parents[1].rglob("*.py"))
 
 
 def _run(task: Task, is_current: bool, say: Callable[[str], None]) -> list[str]:
@@ -208,7 +204,7 @@ def _tables_and_figures(protocol: Protocol, out: Path) -> list[str]:
         "protocol": protocol.label,
         "files here": [name for name, dataset in datasets.items() if dataset is not None],
     }
-    if made_from.exists() and made_from.stat().st_mtime >= max(path.stat().st_mtime for path in _program()):
+    if made_from.exists() and made_from.stat().st_mtime >= max(path.stat().st_mtime for path in paths.program()):
         found = json.loads(made_from.read_text())
         folders = (out / "tables", out / "figures")
         if found.pop("not drawn", None) == [] and found == content and all(f.is_dir() for f in folders):

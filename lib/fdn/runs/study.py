@@ -3,7 +3,8 @@
 The process that starts a run writes OUT/workflow/plan.json once; the jobs, on this machine or on a cluster's nodes,
 read it. A finished step leaves an empty mark in OUT/workflow/done, and Snakemake is told of these marks alone: it
 deletes the outputs it knows before a step runs and after one that fails, and results are not its to delete. Marks of
-an earlier run are not trusted: the starting process holds each against the cells and files it stands for.
+an earlier run are not trusted: the starting process holds each against the cells and files it stands for, and against
+the age of the program, whose files Snakemake is not told of either: it would take braces in their folder for wildcards.
 """
 
 from __future__ import annotations
@@ -182,9 +183,15 @@ def prepare(study: Study, out: Path, complete_only: bool = False) -> dict[str, i
         elif not mark.exists():
             with results.atomic(mark):
                 pass
+    sources = dict.fromkeys(study.products, paths.program()) | {"collect": []}
+    for notebook in study.notebooks:
+        sources[f"notebook/{notebook.name}"] = [*paths.program(), paths.NOTEBOOKS / f"{notebook.source}.ipynb"]
     for step, product in study.products.items():
-        if not (out / product).exists():
-            (out / study.mark(step)).unlink(missing_ok=True)
+        mark = out / study.mark(step)
+        if mark.exists():
+            done = mark.stat().st_mtime_ns
+            if not (out / product).exists() or any(source.stat().st_mtime_ns > done for source in sources[step]):
+                mark.unlink()
     if complete_only:
         study = replace(study, pieces=tuple(piece for piece in study.pieces if piece.name not in absent))
     text = json.dumps(asdict(study), indent=1) + "\n"
@@ -253,7 +260,8 @@ def paper(study: Study, out: Path, profile: str = "local", say: Callable[[str], 
     start = time.perf_counter()
     if not find_spec("snakemake"):
         raise UserError("this needs Snakemake; `pip install -c requirements.lock -e '.[workflow]'` brings it")
-    settings = next((path for path in (PROFILES / profile, Path(profile)) if (path / "config.yaml").is_file()), None)
+    places = (PROFILES / profile, Path(profile).absolute())
+    settings = next((path for path in places if (path / "config.yaml").is_file()), None)
     if settings is None:
         known = ", ".join(sorted(path.name for path in PROFILES.iterdir()))
         raise UserError(f"there is no profile {profile!r}; choose from {known}, or name a folder with a config.yaml")

@@ -30,6 +30,7 @@ def build(folder: Path, out: Path) -> int:
         raise UserError(f"{out} holds files that are no site; choose another folder or delete it")
     from sphinx.cmd.build import build_main
 
+    out = Path(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
         source, html, doctrees = (Path(temporary) / name for name in ("source", "html", "doctrees"))
