@@ -18,7 +18,7 @@ CHECKS = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "n
 def test_kernels_in_the_interpreter_equal_the_reference():
     """In processes of their own: the variable must be set before triton is imported."""
     command = [*CHECKS, "-k"]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     halves = [subprocess.Popen([*command, half], env=environment, **options) for half in ("IC", "not IC")]
     for half in halves:
