@@ -110,8 +110,8 @@ def compile_one(build: Build) -> Usage:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        usage = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True)
-        code = subprocess.run([TOOLS / "nvdisasm", "-c", file.name], capture_output=True, text=True, check=True)
+        usage = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, encoding="utf-8", check=True)
+        code = subprocess.run([TOOLS / "nvdisasm", "-c", file.name], capture_output=True, encoding="utf-8", check=True)
     registers = int(re.search(r"REG:(\d+)", usage.stdout + usage.stderr)[1])
     return Usage(registers, len(re.findall(r"\b(?:LDL|STL)\b", code.stdout)), compiled.metadata.shared)
 

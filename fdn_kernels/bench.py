@@ -648,7 +648,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         writer = None
         if args.out:
-            file = stack.enter_context(open(args.out, "w", newline=""))
+            file = stack.enter_context(open(args.out, "w", newline="", encoding="utf-8"))
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
         for row in run_all(cases, providers, device, args.quick, budget):

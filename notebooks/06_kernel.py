@@ -426,7 +426,7 @@ if not has_triton:
     print("not run: the package triton is not installed (it exists for Linux only)")
 elif interpret:
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, encoding="utf-8", check=True)
     errors = pd.DataFrame(json.loads(run.stdout), index=["y", "KL", "da", "dz", "dU", "dc"]).T
     print("largest error below 1e-5 of the largest entry")
     print((errors < 1e-5).to_string())

@@ -65,19 +65,19 @@ def alone(tmp_path_factory) -> bytes:
 @pytest.fixture
 def profile(tmp_path) -> Path:
     """The profile for SLURM, but with a glance at the queue every other second."""
-    text = (study.PROFILES / "slurm" / "config.yaml").read_text()
+    text = (study.PROFILES / "slurm" / "config.yaml").read_text(encoding="utf-8")
     text, changed = re.subn(r"(?m)^(.*status-checks): .*$", r"\1: 2", text)
     assert changed == 2
     folder = tmp_path / "profile"
     folder.mkdir()
-    (folder / "config.yaml").write_text(text)
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
     return folder
 
 
 def paper(out: Path, profile: Path | str) -> subprocess.Popen:
     """`fdn paper` in a session of its own."""
     command = [*FDN, "paper", *CELLS, "--out", out, "--profile", profile]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
     return subprocess.Popen(command, cwd=paths.ROOT, start_new_session=True, **pipes)
 
 
@@ -100,7 +100,7 @@ def times(out: Path) -> dict[str, int]:
 
 def jobs() -> dict[str, str]:
     """What runs now: job ids, and the rule each is for."""
-    listed = subprocess.run(["squeue", "--noheader", "--states=R", "--format=%i %k"], capture_output=True, text=True)
+    listed = subprocess.run(["squeue", "--noheader", "--states=R", "--format=%i %k"], capture_output=True, encoding="utf-8")
     return dict(line.split(maxsplit=1) for line in listed.stdout.splitlines())
 
 
@@ -109,12 +109,12 @@ def test_a_cluster_gives_the_same_bytes_and_a_second_call_computes_nothing(slurm
     said = ended(paper(out, profile), 0)
     assert "16 cells computed, 0 of 16 missing" in said and "published numbers" in said
     assert (out / "metrics.parquet").read_bytes() == alone
-    submitted = (out / study.SAID).read_text().count("has been submitted with SLURM jobid")
+    submitted = (out / study.SAID).read_text(encoding="utf-8").count("has been submitted with SLURM jobid")
     assert submitted == len(MODELS) + len(study.read(out).products)
     cells = times(out)
     said = ended(paper(out, profile), 0)
     assert "0 cells to compute" in said and times(out) == cells
-    assert "cells_" not in (out / study.SAID).read_text()
+    assert "cells_" not in (out / study.SAID).read_text(encoding="utf-8")
 
 
 def test_what_scancel_and_a_killed_slurmd_leave_is_done_by_the_next_call(slurm, profile, alone, tmp_path):
@@ -133,8 +133,8 @@ def test_what_scancel_and_a_killed_slurmd_leave_is_done_by_the_next_call(slurm, 
     run = paper(out, profile)
     wait_for(lambda: any("LP_FDNet" in rule for rule in jobs().values()), "the job again")
     [job] = [job for job, rule in jobs().items() if "LP_FDNet" in rule]
-    listed = subprocess.run(["scontrol", "listpids", job], capture_output=True, text=True).stdout.splitlines()[1:]
-    pids = [int(pid) for pid in [(slurm / "slurmd.pid").read_text(), *(line.split()[0] for line in listed)]]
+    listed = subprocess.run(["scontrol", "listpids", job], capture_output=True, encoding="utf-8").stdout.splitlines()[1:]
+    pids = [int(pid) for pid in [(slurm / "slurmd.pid").read_text(encoding="utf-8"), *(line.split()[0] for line in listed)]]
     for pid in pids:
         if pid > 1:  # SLURM lists -1 for what it does not know yet, and that stands for every process there is
             os.kill(pid, signal.SIGKILL)

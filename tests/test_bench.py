@@ -114,7 +114,7 @@ def run(monkeypatch, tmp_path, *arguments: str, cases: list[Case]) -> tuple[int,
     monkeypatch.setattr(bench, "cpu_cases", lambda quick: cases)
     file = tmp_path / "rows.csv"
     code = bench.main(["--device", "cpu", "--quick", "--out", str(file), *arguments])
-    with open(file, newline="") as f:
+    with open(file, newline="", encoding="utf-8") as f:
         return code, list(csv.DictReader(f))
 
 

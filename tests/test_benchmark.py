@@ -187,7 +187,7 @@ def test_fdn_bench_writes_what_it_measured(tmp_path, monkeypatch, capsys):
     assert len(frames["growth"]) == 4 and (frames["growth"]["total"] > 0).all()
     assert set(frames["memory"]["model"]) == {"LP-FDNet"} and set(frames["memory"]["gigabytes"]) == {0.5}
     assert set(frames["op"]["model"]) == {"LP-FDNet"} and (frames["op"]["ratio"] > 0).all()
-    page, printed = (tmp_path / "README.md").read_text(), capsys.readouterr().out
+    page, printed = (tmp_path / "README.md").read_text(encoding="utf-8"), capsys.readouterr().out
     assert f"{phases['plain'].sum() / phases['program'].sum():.1f} times as much" in page
     assert benchmark.ran_on(CPU) in page and benchmark.ran_on(CPU) in printed
     for title in ("Where the time goes", "Growth", "Peak memory", "The op"):

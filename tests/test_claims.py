@@ -209,7 +209,7 @@ def test_a_typical_representative_seed_is_near_the_line():
 
 def test_the_page_and_the_file_hold_every_claim(tmp_path):
     written = claims.write(tmp_path, runs(lambda *key: {}))
-    table, text = pd.read_csv(written[0], keep_default_na=False), written[1].read_text()
+    table, text = pd.read_csv(written[0], keep_default_na=False), written[1].read_text(encoding="utf-8")
     assert len(table) == sum(1 if c.across else len(c.datasets) for c in CLAIMS) + len(FACTS)
     rows = [line for line in text.splitlines() if line.startswith("| “")]
     assert len(rows) == len({(c.section, c.words, c.criterion) for c in (*CLAIMS, *FACTS)}) == len(CLAIMS) + len(FACTS)

@@ -262,14 +262,14 @@ def test_a_missing_file_asked_for_by_name_is_an_error_that_says_what_to_get(no_f
 
 def test_a_damaged_file_is_an_error(no_files, capsys, tmp_path):
     (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / uci.SOURCES["airfoil"].file).write_text("800 0 0.3048 71.3\n")
+    (tmp_path / "raw" / uci.SOURCES["airfoil"].file).write_text("800 0 0.3048 71.3\n", encoding="utf-8")
     assert "is damaged" in complaint(capsys, "run", "--dataset", "airfoil", "--out", tmp_path / "out")
     assert "is damaged" in complaint(capsys, "data")
 
 
 def test_output_that_cannot_be_written_is_an_error(capsys, tmp_path):
     write_results(tmp_path / "results", ["step"], FDNS, [0])
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
     out = tmp_path / "file" / "out"  # permissions would not stop root
     stored = ["--results", tmp_path / "results", "--out", out]
     assert "cannot write" in complaint(capsys, "run", "--dataset", "step", "--out", out)

@@ -188,7 +188,7 @@ def test_a_download_that_stays_bad_leaves_nothing_and_says_what_to_do(archive, e
 def test_an_unwritable_cache_is_an_error_and_not_a_crash(archive, empty):
     answers, _ = archive
     answers.append((200, FLAT))
-    (empty / "cache").write_text("a file where the folder should be")
+    (empty / "cache").write_text("a file where the folder should be", encoding="utf-8")
     with pytest.raises(UserError, match="download failed"):
         uci.fetch("airfoil")
 

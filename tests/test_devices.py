@@ -204,7 +204,7 @@ def test_nothing_is_left_on_the_cpu():
     checks = str(Path(__file__).parent / "device_checks.py")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", checks]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=False)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:]
 
 
@@ -221,7 +221,7 @@ def test_a_gpu_that_is_not_there(tmp_path, capsys):
     assert main([*run, "--device", "auto", "--out", str(tmp_path)]) == 0
     assert "no GPU" in capsys.readouterr().err
     [sidecar] = tmp_path.glob("sidecar/**/*.json")
-    assert json.loads(sidecar.read_text())["environment"]["device"] == "cpu"
+    assert json.loads(sidecar.read_text(encoding="utf-8"))["environment"]["device"] == "cpu"
     assert main([*run, "--out", str(tmp_path / "cpu")]) == 0
     assert "GPU" not in capsys.readouterr().err
 

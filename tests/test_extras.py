@@ -58,13 +58,13 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     found = [(b["model"], b["seeds"], b["seconds"]["total"]) for b in blocks]
     assert found == [(model, [0, 1], 1.23) for model in ("MLPNet", "IC-FDNet", "LP-FDNet")]
     assert {tuple(b["environment"]) for b in blocks} == {("python",)}  # not the command, which names folders
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     beta = text.split("## beta")[1].split("## ")[0]
     row = next(line for line in beta.splitlines() if line.startswith(f"| LP-FDNet | `{changed}`"))
     assert "| 2 |" in row and "n/a" not in row
     assert "| LP-FDNet | `published` | 2 |" in beta  # the same seeds, not all three
     assert "| MLPNet | `published` | 2 |" in text.split("## deterministic")[1].split("## ")[0]
-    assert extras.update(folder).read_text() == text
+    assert extras.update(folder).read_text(encoding="utf-8") == text
 
 
 def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
     _, _, page = extras.write(out, folder)
     blocks = results.read_sidecars(folder)
     assert [extra.name for extra in extras.EXTRAS if extra.seconds(blocks)] == ["hundred-seeds"]
-    text = page.read_text().split("## hundred-seeds")[1].split("## ")[0]
+    text = page.read_text(encoding="utf-8").split("## hundred-seeds")[1].split("## ")[0]
     assert "Inside with 20 seeds" in text and "Inside with 100 seeds" in text
     assert "| step | 7 | 0 | 4 | 1 | 5 |" in text  # chance: 7 (3 - 1) / (3 + 1) and 7 (5 - 1) / (5 + 1)
 
@@ -110,7 +110,7 @@ def test_the_page_counts_published_numbers_inside_runs_from_the_published_seed(t
         frame[metric] = numbers["quad", "BayesNet", metric] * (0.9 + 0.1 * frame["seed"])
     frame.to_parquet(out / "metrics.parquet")
     _, _, page = extras.write(out, folder)
-    text = page.read_text().split("## initialisation")[1].split("## ")[0]
+    text = page.read_text(encoding="utf-8").split("## initialisation")[1].split("## ")[0]
     inside = published.compare(frame, label).query("verdict != 'outside' and n_seeds > 0").groupby("dataset").size()
     assert inside["quad"] >= 2
     assert f"| BayesNet | {inside.get('step', 0)} | {inside['quad']} |" in text

@@ -71,7 +71,7 @@ def test_measurements_are_kept_with_their_environment(tmp_path):
     frame = pd.DataFrame([("step", "MLPNet", np.nan, 1.5)], columns=list(latency.COLUMNS))
     assert latency.load(tmp_path) is None
     table, environment = latency.write(frame, tmp_path)
-    assert latency.load(tmp_path).equals(frame) and "processor" in environment.read_text()
-    table.write_text("quantity,model\n")
+    assert latency.load(tmp_path).equals(frame) and "processor" in environment.read_text(encoding="utf-8")
+    table.write_text("quantity,model\n", encoding="utf-8")
     with pytest.raises(UserError, match="run `fdn latency` again"):
         latency.load(tmp_path)

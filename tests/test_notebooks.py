@@ -96,7 +96,7 @@ def test_outputs_name_no_place_on_a_machine_and_no_time_of_day(path):
 
 @every_notebook
 def test_imports_only_this_project_and_what_it_installs(path):
-    lock = (ROOT / "requirements.lock").read_text().splitlines()
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pins = [line.split("==")[0] for line in lock if not line.startswith("#")]
     installed = {"fdn"} | set(map(canonicalize_name, pins))
     names = set()

@@ -492,7 +492,7 @@ except RuntimeError as error:
     print(error)
 """
     found = [
-        subprocess.run([sys.executable, "-c", script.format(first=first)], capture_output=True, text=True, check=True).stdout
+        subprocess.run([sys.executable, "-c", script.format(first=first)], capture_output=True, encoding="utf-8", check=True).stdout
         for first in ("", 'sys.modules["triton"] = None')
     ]
     assert all("torch.Size([1, 2, 1])" in text and "backend 'triton' cannot run here" in text for text in found)

@@ -22,7 +22,7 @@ ACCELERATOR = re.compile("nvidia-|cuda-")  # companions that the CUDA build of t
 
 
 def lock_lines() -> list[str]:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -31,7 +31,7 @@ def locked() -> dict[str, str]:
 
 
 def project() -> dict:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def requirements() -> list[Requirement]:
@@ -102,14 +102,14 @@ fit = fdn.fit(fdn.model_spec("LP-FDNet", 1, fdn.PUBLISHED), data, fdn.get_protoc
 fit.predict(0, data.x_test[:5])
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     extras = {Requirement(text).name for group in project()["optional-dependencies"].values() for text in group}
     modules = {name for name, origin in metadata.packages_distributions().items() if extras & set(origin)}
     assert {"matplotlib", "sklearn", "papermill"} <= modules and modules & set(done.stdout.split()) == set()
 
 
 def test_make_env_installs_every_extra():
-    [extras] = re.findall(r"-e '\.\[(.*)\]'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    [extras] = re.findall(r"-e '\.\[(.*)\]'$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(extras.split(",")) == sorted(project()["optional-dependencies"])
 
 
@@ -124,7 +124,7 @@ def test_triton_is_a_dependency_where_it_has_wheels():
 
 
 def test_environment_yml_is_no_second_list_of_versions():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     extras = ",".join(project()["optional-dependencies"])
     assert environment["dependencies"] == ["python=3.11", "pip", {"pip": [f"-e .[{extras}]"]}]
 
@@ -132,8 +132,8 @@ def test_environment_yml_is_no_second_list_of_versions():
 def test_ci_runs_what_the_readme_says():
     run = ROOT / ".ci" / "run"
     assert os.access(run, os.X_OK)
-    assert re.findall(r"^make (\w+)", run.read_text(), re.MULTILINE) == ["test", "check"]
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert re.findall(r"^make (\w+)", run.read_text(encoding="utf-8"), re.MULTILINE) == ["test", "check"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
 
@@ -174,7 +174,7 @@ def test_ignored_files_are_results_of_runs_and_never_sources():
 def imported(path: Path) -> set[str]:
     """Top-level names that a file imports, wherever in the file it does so."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -204,5 +204,5 @@ for package in (fdn_kernels, fdn):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr

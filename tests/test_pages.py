@@ -18,28 +18,28 @@ README = paths.ROOT / "README.md"
 
 
 def test_readme_holds_the_committed_results():
-    block = README.read_text().split(readme.BEGIN)[1].split(readme.END)[0]
+    block = README.read_text(encoding="utf-8").split(readme.BEGIN)[1].split(readme.END)[0]
     assert block.strip() == readme.results_block(results.load_metrics(paths.COMMITTED_RESULTS))
 
 
 def test_readme_update_is_repeatable_and_needs_its_markers(tmp_path):
     copy = tmp_path / "README.md"
-    copy.write_text(README.read_text())
+    copy.write_text(README.read_text(encoding="utf-8"), encoding="utf-8")
     readme.update(copy)
-    assert copy.read_text() == README.read_text()
-    copy.write_text("no markers")
+    assert copy.read_text(encoding="utf-8") == README.read_text(encoding="utf-8")
+    copy.write_text("no markers", encoding="utf-8")
     with pytest.raises(UserError, match="should hold the markers"):
         readme.update(copy)
 
 
 def test_readme_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text()):
+    for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8")):
         assert (paths.ROOT / target).exists(), target
 
 
 def test_readme_commands_exist():
-    text = README.read_text()
-    targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = README.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", text)) <= targets
     from fdn.cli import COMMANDS
 
@@ -49,19 +49,19 @@ def test_readme_commands_exist():
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
     metrics = console.with_committed(paths.COMMITTED_RESULTS)
     for path in console.write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
-        assert path.read_text() == (paths.COMPARISON / path.name).read_text(), path.name
+        assert path.read_text(encoding="utf-8") == (paths.COMPARISON / path.name).read_text(encoding="utf-8"), path.name
 
 
 def test_page_of_claims_holds_the_committed_results(tmp_path):
     """Long, for every sentence is judged in all of some 3,000 cells."""
     for path in claims.write(tmp_path):
-        assert path.read_text() == (paths.CLAIMS / path.name).read_text(), path.name
+        assert path.read_text(encoding="utf-8") == (paths.CLAIMS / path.name).read_text(encoding="utf-8"), path.name
 
 
 @pytest.mark.skipif(not (paths.EXTRAS / "README.md").exists(), reason="no extras were run yet: `fdn extras`")
 def test_page_of_extras_holds_the_committed_results():
     blocks = results.read_sidecars(paths.EXTRAS)
-    assert (paths.EXTRAS / "README.md").read_text() == extras.page(extras.pool(), blocks)
+    assert (paths.EXTRAS / "README.md").read_text(encoding="utf-8") == extras.page(extras.pool(), blocks)
 
 
 def test_every_differing_setting_is_on_the_page_of_differences():
@@ -72,7 +72,7 @@ def test_every_differing_setting_is_on_the_page_of_differences():
 
 def test_page_of_differences_holds_its_results():
     metrics = results.load_metrics(differences.FOLDER)
-    page = (differences.FOLDER / "README.md").read_text()
+    page = (differences.FOLDER / "README.md").read_text(encoding="utf-8")
     assert page == differences.page(metrics)
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):  # a stray bar would shift the cells
         assert len({line.count("|") for line in table.splitlines()}) == 1, table

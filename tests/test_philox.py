@@ -78,9 +78,9 @@ print(json.dumps([t.tolist() for t in (seeds, counters, out, words, uniforms)]))
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="the package triton is not installed")
 def test_integers_and_uniforms_of_triton(tmp_path):
     script = tmp_path / "script.py"  # the interpreter reads a kernel's source from its file
-    script.write_text(TRITON)
+    script.write_text(TRITON, encoding="utf-8")
     environment = os.environ | {"TRITON_INTERPRET": "1"}  # before triton is imported
-    found = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True).stdout
+    found = subprocess.run([sys.executable, script], env=environment, capture_output=True, encoding="utf-8", check=True).stdout
     seeds, counters, integers, words, uniforms = json.loads(found)
     seeds = torch.tensor(seeds)
     ours = philox4x32(tuple(torch.tensor(counters)), (seeds & philox.WORD, (seeds >> 32) & philox.WORD))

@@ -41,7 +41,7 @@ def test_the_real_file_holds_252_numbers():
     assert [table[name].nunique() for name in ("dataset", "model", "metric")] == [6, 6, 7]
     assert not table.duplicated(["dataset", "model", "metric"]).any()
     assert np.isfinite(table["published"]).all()
-    raw = PUBLISHED_TABLES.read_text().splitlines()[1:]
+    raw = PUBLISHED_TABLES.read_text(encoding="utf-8").splitlines()[1:]
     assert sorted(raw) == sorted(table[["dataset", "model", "metric", "printed"]].agg(",".join, axis=1))
     digits = table["printed"].str.split(".").str[1].str.len()
     np.testing.assert_allclose(table["half_unit"], 0.5 * 10.0**-digits, rtol=1e-14)
@@ -78,10 +78,10 @@ def test_names_are_those_of_the_models():
     ],
 )
 def test_a_spoilt_file_is_an_error(tmp_path, old, new, said):
-    text = PUBLISHED_TABLES.read_text()
+    text = PUBLISHED_TABLES.read_text(encoding="utf-8")
     assert old in text
     path = tmp_path / "tables.csv"
-    path.write_text(text.replace(old, new, 1))
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(UserError, match=said):
         published.load_published(path)
 
@@ -300,7 +300,7 @@ def test_reasons_stand_beside_the_numbers_outside(tmp_path):
     path.write_text(
         "dataset,model,metric,reason\n"
         "step,BayesNet,aurc,\"a seed, by chance\"\nstep,BayesNet,slope_b,was outside once\n"
-    )  # fmt: skip
+    , encoding="utf-8")  # fmt: skip
     reasons = published.load_reasons(path)
     comparison = published.compare(seeds("step", "BayesNet", aurc=[1.0, 2.0], slope_b=[70.0, 80.0]))
     explained = published.with_reasons(comparison, reasons)
@@ -319,7 +319,7 @@ def test_reasons_stand_beside_the_numbers_outside(tmp_path):
     ],
 )
 def test_unusable_reasons_are_refused(tmp_path, text, said):
-    (tmp_path / "reasons.csv").write_text(text)
+    (tmp_path / "reasons.csv").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=said):
         published.load_reasons(tmp_path / "reasons.csv")
 
@@ -345,7 +345,7 @@ def test_the_page_and_the_file_hold_every_number(tmp_path):
     csv, page = console.write_comparison(tmp_path, perfect_seeds(3), "published")
     written = pd.read_csv(csv, dtype={"printed": str}, keep_default_na=False)
     assert len(written) == 252 and set(written["verdict"]) == {published.CENTRAL} and set(written["place"]) == {0.5}
-    lines = page.read_text().splitlines()
+    lines = page.read_text(encoding="utf-8").splitlines()
     for number in published.load_published().itertuples():
         start = f"| {number.dataset} | {number.model} | {number.metric} | {number.printed} |"
         assert sum(line.startswith(start) for line in lines) == 1, start
@@ -358,5 +358,5 @@ def test_the_page_counts_further_seeds_as_well(tmp_path):
     assert said.startswith("With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252")
     assert console.more_seeds(few, few, "published") == ""
     _, page = console.write_comparison(tmp_path, few, "published", more)
-    assert said in page.read_text() and "**How many are reached with all seeds there are.**" in page.read_text()
+    assert said in page.read_text(encoding="utf-8") and "**How many are reached with all seeds there are.**" in page.read_text(encoding="utf-8")
     assert "all seeds there are" not in console.comparison_page(few, "published", few)

@@ -30,7 +30,7 @@ def compute(protocol: str, out: Path) -> dict[str, dict[str, float]]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_numbers_change_only_with_the_version_of_the_numerics(protocol, tmp_path):
-    record = json.loads(RECORD.read_text())
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
     assert record["numerics"] == results.NUMERICS, f"record the new numbers: {__doc__}"
     found, expected = compute(protocol, tmp_path), record[protocol]
     assert found.keys() == expected.keys()
@@ -44,4 +44,4 @@ if __name__ == "__main__":
 
     with tempfile.TemporaryDirectory() as folder:
         numbers = {p: compute(p, Path(folder)) for p in PROTOCOLS}
-    RECORD.write_text(json.dumps({"numerics": results.NUMERICS, **numbers}, indent=1) + "\n")
+    RECORD.write_text(json.dumps({"numerics": results.NUMERICS, **numbers}, indent=1) + "\n", encoding="utf-8")

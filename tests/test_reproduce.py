@@ -83,7 +83,7 @@ def project(tmp_path, monkeypatch):
     for name in (reproduce.TOY_NOTEBOOK, reproduce.REAL_NOTEBOOK):
         write_pair(root / "notebooks", Path(name).stem, TRAINING)
     write_pair(root / "notebooks", Path(reproduce.OVERVIEW_NOTEBOOK).stem, OVERVIEW)
-    (root / "README.md").write_text(f"# A title\n\n{readme.BEGIN}\n{readme.END}\n")
+    (root / "README.md").write_text(f"# A title\n\n{readme.BEGIN}\n{readme.END}\n", encoding="utf-8")
     return root
 
 
@@ -288,16 +288,16 @@ def test_what_must_not_be_published_is_refused(project, capsys):
     write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0], protocol="published+epochs=2")
     assert "only results that are not published: step published+epochs=2" in complaint()
     cells = sorted(paths.DEFAULT_OUT.glob("cells/*/*/*/*.json"))
-    old = [cell.read_text().replace(f'"numerics": {results.NUMERICS}', '"numerics": 0') for cell in cells]
+    old = [cell.read_text(encoding="utf-8").replace(f'"numerics": {results.NUMERICS}', '"numerics": 0') for cell in cells]
     for cell, text in zip(cells, old, strict=True):
-        cell.write_text(text)
+        cell.write_text(text, encoding="utf-8")
     assert "another version of the numerics" in complaint()
     for cell, text in zip(cells, old, strict=True):
         text = text.replace('"numerics": 0', f'"numerics": {results.NUMERICS}').replace("+epochs=2", "")
-        cell.write_text(text.replace('"dataset": "step"', '"dataset": "airfoil"'))
+        cell.write_text(text.replace('"dataset": "step"', '"dataset": "airfoil"'), encoding="utf-8")
     assert uci.SOURCES["airfoil"].how_to_get in complaint()
     script = paths.NOTEBOOKS / "03_toy.py"
-    script.write_text(script.read_text().replace("len(frame)", "frame"))
+    script.write_text(script.read_text(encoding="utf-8").replace("len(frame)", "frame"), encoding="utf-8")
     assert "03_toy.ipynb and 03_toy.py differ from cell 2 on" in complaint()
     script.unlink()
     assert "03_toy.ipynb has no 03_toy.py" in complaint()
@@ -312,10 +312,10 @@ def test_rows_of_other_numerics_do_not_stay_beside_new_ones(project, monkeypatch
     write_results(paths.COMMITTED_RESULTS, ["step"], FDNS, [7])
     (paths.COMMITTED_RESULTS / "sidecar.json").write_text(
         json.dumps({"numerics": results.NUMERICS - 1, "environments": [], "blocks": []})
-    )
+    , encoding="utf-8")
     write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0])
     monkeypatch.setattr(notebooks, "run_in_place", lambda path: None)
     monkeypatch.setattr(figures, "all_figures", lambda *args: ([], []))
     assert main(["publish", "--out", str(paths.DEFAULT_OUT)]) == 0
     assert set(pd.read_parquet(paths.COMMITTED_RESULTS / "metrics.parquet")["seed"]) == {0}
-    assert json.loads((paths.COMMITTED_RESULTS / "sidecar.json").read_text())["numerics"] == results.NUMERICS
+    assert json.loads((paths.COMMITTED_RESULTS / "sidecar.json").read_text(encoding="utf-8"))["numerics"] == results.NUMERICS

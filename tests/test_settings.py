@@ -58,7 +58,7 @@ def test_every_number_among_the_settings_has_a_range_that_holds_wherever_it_is_g
             continue
         with pytest.raises(UserError, match=f"{name} is .*; expected "):
             dataclasses.replace(valid, **{name: wrap(value)})
-        if cls is Protocol and isinstance(value, (float, bool, np.floating)):  # typed, the others are numbers or too long
+        if cls is Protocol and isinstance(value, (float, bool, np.floating)):  # as text
             for label, settings in (("published", [f"{name}={value}"]), (f"published+{name}={value}", ())):
                 with pytest.raises(UserError, match=f"{name} is '{value}'; expected "):
                     parse_protocol(label, settings)

@@ -56,7 +56,7 @@ def table_rows(page: str, name: str) -> list[list[tuple[str, str]]]:
 def test_page_of_a_data_set_holds_every_number_of_its_results(run, source):
     expected = published.compare(results.load_metrics(run))
     expected = expected[expected["dataset"] == "step"]
-    rows = table_rows((source / "results" / "step.md").read_text(), "numbers-step")
+    rows = table_rows((source / "results" / "step.md").read_text(encoding="utf-8"), "numbers-step")
     assert len(rows) == len(expected) == 42
     for row, number in zip(rows, expected.to_dict("records"), strict=True):
         assert row[0][1] == number["model"]
@@ -69,7 +69,7 @@ def test_page_of_a_data_set_holds_every_number_of_its_results(run, source):
 def test_every_figure_names_its_data_and_a_command_that_exists(source):
     from fdn.cli import _parser
 
-    page = (source / "results" / "step.md").read_text()
+    page = (source / "results" / "step.md").read_text(encoding="utf-8")
     shown = re.findall(r"```\{figure\} (\S+)\n:alt: (.+)\n", page)
     assert len(shown) == 7
     for path, alt in shown:
@@ -78,7 +78,7 @@ def test_every_figure_names_its_data_and_a_command_that_exists(source):
         [data] = re.findall(r"\]\((\S+\.csv)\)", text)
         assert (source / "results" / data).exists()
     written = [path for path in source.rglob("*.md") if path.relative_to(source).parts[0] not in ("api", "data")]
-    commands = {command for path in written for command in re.findall(r"`fdn ([^`]+)`", path.read_text())}
+    commands = {command for path in written for command in re.findall(r"`fdn ([^`]+)`", path.read_text(encoding="utf-8"))}
     assert len(commands) > 5
     for command in commands:
         _parser().parse_args(command.split())  # raises a UserError
@@ -108,10 +108,10 @@ def test_cells_show_missing_numbers_and_escape_text():
 
 
 def test_a_folder_with_other_files_is_left_alone(run, tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
+    (tmp_path / "thesis.tex").write_text("mine", encoding="utf-8")
     with pytest.raises(UserError, match="no site"):
         build.build(run, tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "mine"
+    assert (tmp_path / "thesis.tex").read_text(encoding="utf-8") == "mine"
 
 
 @sphinx_needed
@@ -123,12 +123,12 @@ def test_site_builds_without_a_warning_and_in_place_of_an_older_one(run, source,
     out = tmp_path / "site"
     out.mkdir()
     for name in (".buildinfo", "old.html"):
-        (out / name).write_text("")
+        (out / name).write_text("", encoding="utf-8")
     count = build.build(run, out)
     assert count == len(list(out.rglob("*.html"))) > len(pages.modules())
     assert not (out / "old.html").exists() and list(tmp_path.iterdir()) == [out]
-    pages_naming_this_machine = [path for path in out.rglob("*.html") if str(paths.ROOT) in path.read_text()]
+    pages_naming_this_machine = [path for path in out.rglob("*.html") if str(paths.ROOT) in path.read_text(encoding="utf-8")]
     assert pages_naming_this_machine == []
-    page = (out / "index.html").read_text()
+    page = (out / "index.html").read_text(encoding="utf-8")
     assert 'lang="en"' in page and 'src="http' not in page
     assert "<mjx" not in page and (out / "_static" / "mathjax" / "tex-chtml.js").exists()

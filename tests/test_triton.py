@@ -20,7 +20,7 @@ CHECKS = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "n
 def test_kernels_in_the_interpreter_equal_the_reference(conditioning, which):
     """Long, for the interpreter goes through a program in Python; apart, for it is chosen before triton is imported."""
     command = [*CHECKS, "-k", conditioning, "-m", which]
-    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, encoding="utf-8")
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:]
 
 

@@ -25,6 +25,7 @@ from fdn.protocol import PROTOCOLS, Protocol
 from fdn.report import published
 from fdn.runs import experiment
 from fdn.settings import Count, described, parsed
+from fdn.terminal import open_streams
 
 ALL_MODELS = (*models.MODEL_NAMES, models.BASELINE)
 PROTOCOL_NAMES = " or ".join(PROTOCOLS)
@@ -45,6 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    open_streams()
     try:
         args = _parser().parse_args(argv)
         args.call(args)
@@ -57,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+    except UnicodeEncodeError as error:  # not of printing: in a file, or in the name of one
+        return _complain(f"{error}; this locale lacks the character: choose one of UTF-8, or set PYTHONUTF8=1", 2)
     except RuntimeError as error:
         return _complain(str(error), 1)
     except KeyboardInterrupt:
@@ -296,7 +300,7 @@ def _claims(args: argparse.Namespace) -> None:
     from fdn.runs import extras
 
     written = claims.write(args.to, extras.pool(args.results))
-    print(written[1].read_text().split("\n")[2])  # the counts
+    print(written[1].read_text(encoding="utf-8").split("\n")[2])  # the counts
     print("Written: " + ", ".join(console.shown_path(path) for path in written))
 
 

@@ -149,9 +149,9 @@ def write(out: Path, folder: Path = FOLDER) -> list[Path]:
     key = pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]])
     used = results.sort(metrics[key.isin(wanted)])
     with results.atomic(folder / "metrics.parquet") as path:
-        used.to_parquet(path, index=False)
+        path.write_bytes(used.to_parquet(index=False))
     with results.atomic(folder / "README.md") as path:
-        path.write_text(page(used))
+        path.write_text(page(used), encoding="utf-8")
     return [folder / "README.md", folder / "metrics.parquet"]
 
 

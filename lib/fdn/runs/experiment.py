@@ -278,7 +278,7 @@ def _end_with_parent() -> None:
 
 def environment(device: torch.device = CPU) -> dict[str, object]:
     """Library versions, processor, device, threads and commit: what a number's provenance needs."""
-    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, encoding="utf-8", check=False)
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -295,7 +295,7 @@ def environment(device: torch.device = CPU) -> dict[str, object]:
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
-        for line in info.read_text().splitlines():
+        for line in info.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or "unknown"

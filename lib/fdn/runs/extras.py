@@ -117,7 +117,7 @@ def write(out: Path, folder: Path | None = None) -> list[Path]:
     wanted = set().union(*(extra.keys for extra in EXTRAS))
     used = results.sort(metrics[pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]]).isin(wanted)])
     with results.atomic(folder / "metrics.parquet") as path:
-        used.to_parquet(path, index=False)
+        path.write_bytes(used.to_parquet(index=False))
     blocks = [block for block in results.read_sidecars(out) if _key(block) in wanted]
     return [folder / "metrics.parquet", results.write_sidecars(folder, blocks), update(folder)]
 

@@ -38,7 +38,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         )
     committed = paths.COMMITTED_RESULTS
     with results.atomic(committed / "metrics.parquet") as path:
-        metrics.to_parquet(path, index=False)
+        path.write_bytes(metrics.to_parquet(index=False))
     _copy_points(Path(out), metrics)
     _merge_sidecars(Path(out))
     show = console.shown_path

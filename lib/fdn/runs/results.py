@@ -12,6 +12,7 @@ Numbers are the same to the byte from run to run; nothing that exists is compute
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -71,11 +72,11 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
     """
     key = (row["protocol"], row["dataset"], row["model"], row["seed"])
     with atomic(_path(out, "points", *key, "parquet")) as path:
-        points.to_parquet(path, index=False)
+        path.write_bytes(points.to_parquet(index=False))  # pyarrow takes names for UTF-8
     values = {c: None if isinstance(row[c], float) and math.isnan(row[c]) else row[c] for c in COLUMNS}
     cell = {"numerics": NUMERICS, "fingerprint": fingerprint, **values}
     with atomic(_path(out, "cells", *key, "json")) as path:
-        path.write_text(json.dumps(cell, indent=1) + "\n")
+        path.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
 
 
 def has_cell(out: Path, protocol: str, dataset: str, model: str, seed: int, fingerprint: str) -> bool:
@@ -86,7 +87,7 @@ def has_cell(out: Path, protocol: str, dataset: str, model: str, seed: int, fing
 
 def _read_cell(path: Path) -> dict | None:
     try:
-        cell = json.loads(path.read_text())
+        cell = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     return cell if cell["numerics"] == NUMERICS else None
@@ -95,7 +96,7 @@ def _read_cell(path: Path) -> dict | None:
 def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str, content: dict) -> None:
     """Run times and environment of a block of seeds."""
     with atomic(_path(out, "sidecar", protocol, dataset, model, seeds, "json")) as path:
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_sidecars(folder: Path) -> list[dict]:
@@ -105,12 +106,12 @@ def read_sidecars(folder: Path) -> list[dict]:
     """
     folder = Path(folder)
     if (folder / "sidecar.json").exists():
-        content = json.loads((folder / "sidecar.json").read_text())
+        content = json.loads((folder / "sidecar.json").read_text(encoding="utf-8"))
         return [{**block, "environment": content["environments"][block["environment"]]} for block in content["blocks"]]
     blocks = []
     for path in sorted(folder.glob("sidecar/*/*/*/*.json")):
         protocol, dataset, model, _ = path.relative_to(folder / "sidecar").parts
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         content["environment"].pop("argv", None)
         blocks.append({"protocol": protocol, "dataset": dataset, "model": model, **content})
     return blocks
@@ -119,7 +120,7 @@ def read_sidecars(folder: Path) -> list[dict]:
 def numerics_of(folder: Path) -> int | None:
     """The numerics of the blocks in the ``sidecar.json`` of a folder, None if it has none."""
     path = Path(folder) / "sidecar.json"
-    return json.loads(path.read_text())["numerics"] if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8"))["numerics"] if path.exists() else None
 
 
 def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
@@ -135,7 +136,7 @@ def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
     head = json.dumps({"numerics": NUMERICS, "environments": environments}, indent=1)[:-2]
     target, body = Path(folder) / "sidecar.json", ",\n  ".join(lines)
     with atomic(target) as path:
-        path.write_text(f'{head},\n "blocks": [\n  {body}\n ]\n}}\n')
+        path.write_text(f'{head},\n "blocks": [\n  {body}\n ]\n}}\n', encoding="utf-8")
     return target
 
 
@@ -153,7 +154,7 @@ def collect(out: Path) -> pd.DataFrame:
         frame = pd.DataFrame(filter(None, map(_read_cell, sorted(found))), columns=list(COLUMNS))
         frame = sort(frame.astype({c: "float64" for c in SUMMARY_COLUMNS}))
         with atomic(Path(out) / "metrics.parquet") as path:
-            frame.to_parquet(path, index=False)
+            path.write_bytes(frame.to_parquet(index=False))
         before = found
     return frame
 
@@ -184,7 +185,7 @@ def load_metrics(out: Path) -> pd.DataFrame:
     path = Path(out) / "metrics.parquet"
     if not path.exists():
         raise FileNotFoundError(f"{out} holds no results (metrics.parquet); run `fdn run --out {out}` first")
-    return pd.read_parquet(path)
+    return pd.read_parquet(io.BytesIO(path.read_bytes()))
 
 
 def has_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -> bool:
@@ -201,4 +202,4 @@ def load_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -
     path = _path(out, "points", protocol, dataset, model, seed, "parquet")
     if not path.exists():
         raise FileNotFoundError(f"{out} holds no per-point results of {dataset}, {model}, {protocol}, seed {seed}")
-    return pd.read_parquet(path)
+    return pd.read_parquet(io.BytesIO(path.read_bytes()))

@@ -195,15 +195,16 @@ def prepare(study: Study, out: Path, complete_only: bool = False) -> dict[str, i
     if complete_only:
         study = replace(study, pieces=tuple(piece for piece in study.pieces if piece.name not in absent))
     text = json.dumps(asdict(study), indent=1) + "\n"
-    if not (out / PLAN).exists() or (out / PLAN).read_text() != text:  # the steps after the cells depend on it
+    # the steps after the cells depend on it
+    if not (out / PLAN).exists() or (out / PLAN).read_text(encoding="utf-8") != text:
         with results.atomic(out / PLAN) as path:
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
     return absent
 
 
 def read(out: Path) -> Study:
     """The plan that the starting process wrote."""
-    content = json.loads((out / PLAN).read_text())
+    content = json.loads((out / PLAN).read_text(encoding="utf-8"))
     content["missing"] = tuple(content["missing"])
     content["pieces"] = tuple(Piece(**piece) for piece in content["pieces"])
     content["notebooks"] = tuple(Notebook(**notebook) for notebook in content["notebooks"])
@@ -283,7 +284,7 @@ def paper(study: Study, out: Path, profile: str = "local", say: Callable[[str], 
     say(f"\n{sum(absent.values()) - sum(lacking.values())} cells computed, {sum(lacking.values())} of {total} missing"
         if changed or lacking else "\nNothing to do: every cell, table, figure and notebook is there.")  # fmt: skip
     if (out / PRODUCTS["compare"]).exists():
-        say("\n" + (out / PRODUCTS["compare"]).read_text().rstrip())
+        say("\n" + (out / PRODUCTS["compare"]).read_text(encoding="utf-8").rstrip())
     for name in study.missing:
         say(f"\nNot computed for want of its file: {name}; {uci.SOURCES[name].how_to_get}.")
     minutes, seconds = divmod(round(time.perf_counter() - start), 60)
@@ -297,7 +298,7 @@ def paper(study: Study, out: Path, profile: str = "local", say: Callable[[str], 
 def _alone(out: Path) -> Iterator[None]:
     """Keep other runs out of a results folder until this one and its Snakemake have ended, however they end."""
     (out / "workflow").mkdir(parents=True, exist_ok=True)
-    with (out / "workflow" / "lock").open("w") as file:
+    with (out / "workflow" / "lock").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -316,9 +317,9 @@ def snakemake_command(out: Path, profile: Path) -> list[str | Path]:
 
 def _snakemake(out: Path, profile: Path, say: Callable[[str], None]) -> bool:
     """Whether Snakemake could do everything; what it says goes to a file, and how far it is to ``say``."""
-    with (out / SAID).open("w") as file, (out / SAID).open() as said:
+    with (out / SAID).open("wb") as file, (out / SAID).open(encoding="utf-8", errors="replace") as said:
         inherits = {"stdout": file, "stderr": file, "close_fds": False}  # the lock too, should this process be killed
-        process = subprocess.Popen(snakemake_command(out, profile), **inherits)
+        process = subprocess.Popen(snakemake_command(out, profile), env=os.environ | {"PYTHONUTF8": "1"}, **inherits)
         try:
             while True:
                 ended = process.poll() is not None
@@ -346,16 +347,21 @@ def _failures(study: Study, out: Path) -> dict[str, str]:
     for step, done in _times(study, out).items():
         log = out / study.log(step)
         if done is None and log.exists():
-            said = log.read_text(errors="replace").strip()
+            said = _text(log).strip()
             if not said and step in pieces:
                 said = _scheduler_said(out, pieces[step])
             complaint = said[said.rfind("fdn: ") :] if "fdn: " in said else said.rpartition("\n")[2]
             reasons[step] = complaint or f"ended without a word: {wordless}"
-    return reasons or {"Snakemake": (out / SAID).read_text().strip().rpartition("\n")[2] + f" (all it said: {SAID})"}
+    return reasons or {"Snakemake": _text(out / SAID).strip().rpartition("\n")[2] + f" (all it said: {SAID})"}
+
+
+def _text(log: Path) -> str:
+    """What a program wrote, whatever its encoding."""
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
 def _scheduler_said(out: Path, piece: Piece) -> str:
     """Why a job ended that could not say so itself, as far as SLURM wrote it down."""
     folder = out / ".snakemake" / "slurm_logs" / f"rule_{piece.rule}" / piece.seeds
-    text = "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("*.log"), key=os.path.getmtime))
+    text = "\n".join(map(_text, sorted(folder.glob("*.log"), key=os.path.getmtime)))
     return "\n".join(re.findall(r"^(?:slurmstepd|srun)\S* .*", text, re.MULTILINE)[-1:])

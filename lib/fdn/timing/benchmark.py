@@ -104,7 +104,7 @@ def _program(block: Block, out: Path, device: torch.device = CPU) -> dict[str, f
     experiment.run_block(block, out, device=device)
     total = _seconds(device) - start
     [sidecar] = out.glob("sidecar/**/*.json")
-    wall = json.loads(sidecar.read_text())["seconds"]
+    wall = json.loads(sidecar.read_text(encoding="utf-8"))["seconds"]
     return _processor_time(wall, wall["total"], total)
 
 
@@ -320,7 +320,7 @@ def _peak(run: Run) -> float:
         return torch.cuda.max_memory_reserved(device) / 1e9
     status = Path("/proc/self/status")
     if status.exists():  # rusage would count the parent's memory at the fork as well
-        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        [line] = [line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) * 1024 / 1e9
     import resource  # not on Windows
 
@@ -520,5 +520,5 @@ def write(frames: dict[str, pd.DataFrame], seconds: float, out: Path, device: to
             frame.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
         written.append(out / f"{name}.csv")
     with results.atomic(out / "README.md") as path:
-        path.write_text(page(frames, seconds, device))
+        path.write_text(page(frames, seconds, device), encoding="utf-8")
     return [out / "README.md", *written]

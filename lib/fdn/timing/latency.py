@@ -60,7 +60,7 @@ def write(frame: pd.DataFrame, folder: Path | None = None) -> list[Path]:
     with results.atomic(table) as path:
         frame.to_csv(path, index=False, float_format="%.4g")
     with results.atomic(environment) as path:
-        path.write_text(json.dumps(experiment.environment(), indent=1) + "\n")
+        path.write_text(json.dumps(experiment.environment(), indent=1) + "\n", encoding="utf-8")
     return [table, environment]
 
 
