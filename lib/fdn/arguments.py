@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, Protocol
@@ -62,6 +62,18 @@ def parse_seeds(text: str) -> list[int]:
     if times > 1:
         raise UserError(f"seeds {text!r} hold {seed} twice; give every seed once")
     return seeds
+
+
+def seed_ranges(seeds: Iterable[int]) -> str:
+    """Seeds as one would type them, in ascending order.
+
+    >>> seed_ranges([2, 3, 4, 7])
+    '2:5,7'
+    """
+    numbers = set(seeds)
+    starts = sorted(s for s in numbers if s - 1 not in numbers)
+    ends = sorted(s + 1 for s in numbers if s + 1 not in numbers)
+    return ",".join(f"{a}:{b}" if b > a + 1 else str(a) for a, b in zip(starts, ends, strict=True))
 
 
 def choose(name: str, known: Collection[str], what: str) -> str:

@@ -5,7 +5,9 @@ Of our environment variables, FDN_ROOT, FDN_DATA_DIR and FDN_OFFLINE, an empty o
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from pathlib import Path
 
 ROOT = Path(os.environ.get("FDN_ROOT") or Path(__file__).resolve().parents[2])
@@ -19,6 +21,26 @@ EXTRAS = ROOT / "data" / "extras"  # runs beyond the published tables: other pro
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
 DEFAULT_OUT = ROOT / "out"  # where runs write; ignored by git
+
+
+_LONGEST = 200  # bytes of a segment, of the 255 that file systems take: suffixes and temporary names need some
+
+
+def segment(name: str) -> str:
+    """A name, whatever it holds, as one segment of a path: itself if it is short and legal, else a start of it and a hash.
+
+    Legal is what has no slash or control character, does not begin with a dot and neither begins nor ends with a blank or ends with
+    a dot. Two names never share a segment: one that looks as if it had been shortened is.
+
+    >>> segment("published+warmup=50"), segment("2024/05")
+    ('published+warmup=50', '2024_05~4f6e1bad2f48')
+    """
+    encoded = name.encode("utf-8", "surrogatepass")
+    odd = re.search(r"[\x00-\x1f\x7f/\ud800-\udfff]|^[.\s]|[.\s]$|^$|~[0-9a-f]{12}$", name)
+    if len(encoded) <= _LONGEST and not odd:
+        return name
+    start = re.sub(r"[\x00-\x1f\x7f/\ud800-\udfff]", "_", name).strip(" .").encode()[:100].decode(errors="ignore")
+    return f"{start}~{hashlib.sha256(encoded).hexdigest()[:12]}"
 
 
 def program() -> list[Path]:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdn.paths import segment
+
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "&": r"\&", "#": r"\#", "_": r"\_",
     "$": r"\$", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "]": "{]}",
@@ -108,7 +110,7 @@ class Table:
         out_dir.mkdir(parents=True, exist_ok=True)
         written = []
         for suffix, text in [(".md", self.to_markdown()), (".tex", self.to_latex()), (".csv", self.to_csv())]:
-            path = out_dir / (self.name + suffix)
+            path = out_dir / (segment(self.name) + suffix)
             path.write_text(text, encoding="utf-8", newline="\n")
             written.append(path)
         return written

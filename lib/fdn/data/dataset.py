@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from fdn.errors import UserError
 
 ARRAYS = ("x_train", "y_train", "x_val", "y_val", "x_test", "y_test", "id_val", "id_test")
 
@@ -21,6 +24,7 @@ class Dataset:
 
     Raises:
         ValueError: if the shapes of the arrays do not fit together.
+        UserError: if the name is not text, or holds control characters.
     """
 
     name: str
@@ -43,6 +47,8 @@ class Dataset:
     source: str = ""  # where the data come from, licence, checksum
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or any(unicodedata.category(c) in ("Cc", "Cs") for c in self.name):
+            raise UserError(f"a data set cannot be named {self.name!r}; expected text on one line, without control characters")
         d = len(self.feature_names)
         for part in ("train", "val", "test"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")

@@ -27,12 +27,7 @@ def read_metrics(folder: Path) -> pd.DataFrame:
         FileNotFoundError: if there are none.
         UserError: if the file is damaged.
     """
-    try:
-        return results.load_metrics(folder)
-    except ValueError as error:  # pyarrow's are such
-        raise UserError(
-            f"{folder / 'metrics.parquet'} is damaged; delete it and run again, cells are kept"
-        ) from error
+    return results.load_metrics(folder)
 
 
 def find_results(folder: Path | None) -> Path:

@@ -23,6 +23,7 @@ from fdn import metrics as measures
 from fdn.data.dataset import Dataset
 from fdn.errors import UserError
 from fdn.models import MODELS, PAPER_MODELS, STOCHASTIC_MODELS
+from fdn.paths import segment
 from fdn.report.diagram import layer_axes
 from fdn.report.published import representative_seed
 
@@ -387,5 +388,5 @@ def all_figures(
                 means_of_function(points, data.true_function, title) if toy else means_of_data(points, title)
             )
         for kind, fig in figures.items():
-            paths += save(fig, out_dir / f"{name}_{kind}")
+            paths += save(fig, out_dir / segment(f"{name}_{kind}"))
     return paths, missing

@@ -6,7 +6,7 @@ Sentences are made from the numbers, so that they stay true whatever was run.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pandas as pd
 
 from fdn import metrics as measures
 from fdn import paths
+from fdn.arguments import seed_ranges
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import console, published
@@ -117,18 +118,6 @@ def study(
             return Study(dataset, protocol, runs, seed, points, f"{dataset}: {remark.format(seed)}.")
     remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
     return Study(dataset, protocol, runs, None, {}, remark)
-
-
-def seed_ranges(seeds: Iterable[int]) -> str:
-    """Seeds as one would type them.
-
-    >>> seed_ranges([2, 3, 4, 7])
-    '2:5,7'
-    """
-    numbers = sorted(set(seeds))
-    starts = [s for s in numbers if s - 1 not in numbers]
-    ends = [s + 1 for s in numbers if s + 1 not in numbers]
-    return ",".join(f"{a}:{b}" if b > a + 1 else str(a) for a, b in zip(starts, ends, strict=True))
 
 
 def missing_cells(

@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from tqdm import tqdm
 
 from fdn import data, metrics
+from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name
 from fdn.errors import UserError
@@ -35,6 +37,7 @@ from fdn.training.loop import fit
 from fdn.training.prediction import Prediction
 
 BLOCK_SEEDS = 50  # seeds trained as one stack: bounds memory at any number of seeds
+BLOCK_NAME = 120  # characters in which a block's seeds can be typed: bounds the names of files that list them
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,19 @@ def load_dataset(name: str, protocol: Protocol) -> Dataset:
     return data.load(name, functions=protocol.toy_functions, toy_validation=protocol.toy_validation)
 
 
+def blocks_of(seeds: Sequence[int], most: int = BLOCK_SEEDS) -> Iterator[list[int]]:
+    """Seeds in their order, as many at a time as one stack holds and a file can be called by."""
+    block: list[int] = []
+    for seed in seeds:
+        new_range = block and seed != block[-1] + 1
+        if len(block) == most or new_range and len(seed_ranges([*block, seed])) > BLOCK_NAME:
+            yield block
+            block = []
+        block.append(seed)
+    if block:
+        yield block
+
+
 def plan(
     datasets: Sequence[Dataset],
     models: Sequence[str],
@@ -79,8 +95,7 @@ def plan(
             missing = [
                 s for s in seeds if recompute or not results.has_cell(out, *known, s, dataset.fingerprint)
             ]
-            for i in range(0, len(missing), BLOCK_SEEDS):
-                blocks.append(Block(dataset, model, protocol, tuple(missing[i : i + BLOCK_SEEDS])))
+            blocks += [Block(dataset, model, protocol, tuple(some)) for some in blocks_of(missing)]
     return sorted(blocks, key=lambda b: -b.cost)
 
 
@@ -212,9 +227,8 @@ def compute(
     workers = checked("workers", workers, Count | None)
     loaded = [d if isinstance(d, Dataset) else load_dataset(d, protocol) for d in datasets]
     out = Path(out)
-    with results.atomic(out / ".writable"):
-        pass
-    (out / ".writable").unlink(missing_ok=True)  # another run in this folder may have been quicker
+    for dataset, model in product(loaded, models):
+        results.check_writable(out, protocol.label, dataset.name, model)
     blocks = plan(loaded, models, seeds, protocol, out, recompute)
     workers = min(workers or (available_cores() if device == CPU else 1), len(blocks))
     failures = []

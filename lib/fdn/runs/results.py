@@ -7,32 +7,46 @@ Layout of a results folder::
     points/<protocol>/<dataset>/<model>/<seed>.parquet   z, y, region, mean, var, mse, crps of every test point
     sidecar/<protocol>/<dataset>/<model>/<seeds>.json    run times and environment, kept out of the results themselves
 
-Numbers are the same to the byte from run to run; nothing that exists is computed again.
+Names that are long or no file name are shortened there (:func:`fdn.paths.segment`); the files hold them as they are.
+Numbers are the same to the byte from run to run. Nothing that can be read is computed again; what is damaged does not
+count, and a word is said about it.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import logging
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 
 from fdn import data
 from fdn.errors import UserError
 from fdn.metrics import SUMMARY_COLUMNS
 from fdn.models import BASELINE, MODEL_NAMES
+from fdn.paths import segment
 from fdn.protocol import PROTOCOLS
 
 NUMERICS = 3  # raised by hand when the same cell gets other numbers; tests/test_regression.py guards it
 
+T = TypeVar("T")
+
 KEY = ("dataset", "model", "protocol", "seed")
 COLUMNS = (*KEY, *SUMMARY_COLUMNS, "best_epoch", "n_params", "n_draws")
+POINTS = ("z", "y", "region", "mean", "var", "mse", "crps")
+_CELL = {
+    **dict.fromkeys(KEY, str), **dict.fromkeys(SUMMARY_COLUMNS, (int, float, type(None))),
+    **dict.fromkeys(("numerics", "seed", "best_epoch", "n_params", "n_draws"), int), "fingerprint": str,
+}  # fmt: skip
+_SIDECAR = {"seeds": list, "seconds": dict, "environment": dict}
 
 
 @contextmanager
@@ -58,7 +72,58 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def _path(out: Path, kind: str, protocol: str, dataset: str, model: str, seed: int | str, suffix: str) -> Path:
-    return Path(out) / kind / protocol / dataset / model / f"{seed}.{suffix}"
+    return Path(out, kind, segment(protocol), segment(dataset), segment(model), f"{segment(str(seed))}.{suffix}")
+
+
+def check_writable(out: Path, protocol: str, dataset: str, model: str) -> None:
+    """Raise UserError unless the results of a block can be written."""
+    for kind in ("cells", "points", "sidecar"):
+        probe = _path(out, kind, protocol, dataset, model, "writable", "probe")
+        with atomic(probe):
+            pass
+        probe.unlink(missing_ok=True)  # another run in this folder may have been quicker
+
+
+def _read_json(path: Path, kinds: dict[str, type | tuple[type, ...]]) -> dict | None:
+    """The object in a file, None if there is no file; UserError unless its values are of these kinds, by name."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged (it holds no object)")
+    for name, kind in kinds.items():
+        if not isinstance(content.get(name, kinds), kind) or isinstance(content[name], bool):
+            raise UserError(f"{path} is damaged (its {name!r} is missing or of another type)")
+    return content
+
+
+def _read_parquet(path: Path, columns: tuple[str, ...], footer_only: bool = False) -> pd.DataFrame | None:
+    """The table in a file, None if there is no file; UserError unless it can be read and has these columns.
+
+    With ``footer_only`` nothing else is read, which is where a file cut short has nothing.
+    """
+    try:
+        with path.open("rb") as file:  # pyarrow takes names for UTF-8
+            names = pyarrow.parquet.read_schema(file).names
+            if missing := [name for name in columns if name not in names]:
+                raise ValueError(f"it has no column {missing[0]!r}")
+            return pd.DataFrame(columns=names) if footer_only else pd.read_parquet(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())})") from error
+
+
+def _or_none(read: Callable[..., T], *given: object) -> T | None:
+    """What can be read; None and a word for what is damaged."""
+    try:
+        return read(*given)
+    except UserError as error:
+        logging.getLogger(__name__).warning("%s and does not count", error)
+        return None
 
 
 def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerprint: str) -> None:
@@ -72,7 +137,7 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
     """
     key = (row["protocol"], row["dataset"], row["model"], row["seed"])
     with atomic(_path(out, "points", *key, "parquet")) as path:
-        path.write_bytes(points.to_parquet(index=False))  # pyarrow takes names for UTF-8
+        path.write_bytes(points.to_parquet(index=False))
     values = {c: None if isinstance(row[c], float) and math.isnan(row[c]) else row[c] for c in COLUMNS}
     cell = {"numerics": NUMERICS, "fingerprint": fingerprint, **values}
     with atomic(_path(out, "cells", *key, "json")) as path:
@@ -80,21 +145,21 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
 
 
 def has_cell(out: Path, protocol: str, dataset: str, model: str, seed: int, fingerprint: str) -> bool:
-    """Whether a cell of these numerics and data exists; one that cannot be read, as after a power cut, does not."""
-    cell = _read_cell(_path(out, "cells", protocol, dataset, model, seed, "json"))
-    return cell is not None and cell["fingerprint"] == fingerprint
+    """Whether a cell of these numerics and data can be read, and its points too."""
+    key = (protocol, dataset, model, seed)
+    cell = _or_none(_read_cell, _path(out, "cells", *key, "json"))
+    return cell is not None and cell["fingerprint"] == fingerprint and has_points(out, dataset, model, protocol, seed)
 
 
 def _read_cell(path: Path) -> dict | None:
-    try:
-        cell = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    return cell if cell["numerics"] == NUMERICS else None
+    """A cell, None if there is none or if it is of other numerics; UserError if it is damaged."""
+    found = _read_json(path, {"numerics": int})
+    return _read_json(path, _CELL) if found is not None and found["numerics"] == NUMERICS else None
 
 
 def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str, content: dict) -> None:
     """Run times and environment of a block of seeds."""
+    content = {"protocol": protocol, "dataset": dataset, "model": model, **content}
     with atomic(_path(out, "sidecar", protocol, dataset, model, seeds, "json")) as path:
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -102,25 +167,35 @@ def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str
 def read_sidecars(folder: Path) -> list[dict]:
     """What every block left: protocol, dataset, model, seeds, seconds and environment (less the command, which names folders).
 
-    From the ``sidecar.json`` of :func:`write_sidecars` if the folder holds one, else from the files of a results folder.
+    From the ``sidecar.json`` of :func:`write_sidecars` if the folder holds one, else from the files of a results folder, where one
+    that is damaged does not count.
+
+    Raises:
+        UserError: if the ``sidecar.json`` is damaged.
     """
     folder = Path(folder)
-    if (folder / "sidecar.json").exists():
-        content = json.loads((folder / "sidecar.json").read_text(encoding="utf-8"))
+    if content := _read_all_sidecars(folder):
         return [{**block, "environment": content["environments"][block["environment"]]} for block in content["blocks"]]
     blocks = []
     for path in sorted(folder.glob("sidecar/*/*/*/*.json")):
-        protocol, dataset, model, _ = path.relative_to(folder / "sidecar").parts
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["environment"].pop("argv", None)
-        blocks.append({"protocol": protocol, "dataset": dataset, "model": model, **content})
+        if content := _or_none(_read_json, path, _SIDECAR):
+            content["environment"].pop("argv", None)
+            named = dict(zip(("protocol", "dataset", "model"), path.relative_to(folder / "sidecar").parts))  # by older versions
+            blocks.append({**named, **content})
     return blocks
+
+
+def _read_all_sidecars(folder: Path) -> dict | None:
+    try:
+        return _read_json(folder / "sidecar.json", {"numerics": int, "environments": list, "blocks": list})
+    except UserError as error:
+        raise UserError(f"{error}; take it from the repository again, or make it anew as its folder's README says") from error
 
 
 def numerics_of(folder: Path) -> int | None:
     """The numerics of the blocks in the ``sidecar.json`` of a folder, None if it has none."""
-    path = Path(folder) / "sidecar.json"
-    return json.loads(path.read_text(encoding="utf-8"))["numerics"] if path.exists() else None
+    content = _read_all_sidecars(Path(folder))
+    return content and content["numerics"]
 
 
 def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
@@ -145,13 +220,14 @@ def _order(names: tuple[str, ...]) -> dict[str, int]:
 
 
 def collect(out: Path) -> pd.DataFrame:
-    """Gather all cells of a folder into its ``metrics.parquet`` and return them.
+    """Gather all cells of a folder into its ``metrics.parquet`` and return them; damaged ones do not count.
 
     Any number of runs may do so at once: who wrote last has seen every cell that was complete by then.
     """
     before = None
     while (found := _cells(out)) != before:  # written since we looked, by a run whose file we may have replaced
-        frame = pd.DataFrame(filter(None, map(_read_cell, sorted(found))), columns=list(COLUMNS))
+        cells = (_or_none(_read_cell, path) for path in sorted(found))
+        frame = pd.DataFrame([cell for cell in cells if cell], columns=list(COLUMNS))
         frame = sort(frame.astype({c: "float64" for c in SUMMARY_COLUMNS}))
         with atomic(Path(out) / "metrics.parquet") as path:
             path.write_bytes(frame.to_parquet(index=False))
@@ -181,16 +257,22 @@ def load_metrics(out: Path) -> pd.DataFrame:
 
     Raises:
         FileNotFoundError: if the folder holds no ``metrics.parquet``.
+        UserError: if the file is damaged.
     """
-    path = Path(out) / "metrics.parquet"
-    if not path.exists():
+    try:
+        frame = _read_parquet(Path(out) / "metrics.parquet", COLUMNS)
+    except UserError as error:
+        cells = any(Path(out).glob("cells/*/*/*/*.json"))
+        mend = f"`fdn collect --out {out}` writes it anew from the cells" if cells else "it has to be copied or computed again"
+        raise UserError(f"{error}; {mend}") from error
+    if frame is None:
         raise FileNotFoundError(f"{out} holds no results (metrics.parquet); run `fdn run --out {out}` first")
-    return pd.read_parquet(io.BytesIO(path.read_bytes()))
+    return frame
 
 
 def has_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -> bool:
-    """Whether the per-point results of a cell are there."""
-    return _path(out, "points", protocol, dataset, model, seed, "parquet").exists()
+    """Whether the per-point results of a cell are there and, as far as their footer says, can be read."""
+    return _or_none(_read_parquet, _path(out, "points", protocol, dataset, model, seed, "parquet"), POINTS, True) is not None
 
 
 def load_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -> pd.DataFrame:
@@ -198,8 +280,10 @@ def load_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -
 
     Raises:
         FileNotFoundError: if the folder does not hold them.
+        UserError: if the file is damaged.
     """
     path = _path(out, "points", protocol, dataset, model, seed, "parquet")
-    if not path.exists():
+    frame = _read_parquet(path, POINTS)
+    if frame is None:
         raise FileNotFoundError(f"{out} holds no per-point results of {dataset}, {model}, {protocol}, seed {seed}")
-    return pd.read_parquet(io.BytesIO(path.read_bytes()))
+    return frame

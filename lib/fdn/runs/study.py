@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fdn import data, paths
-from fdn.arguments import choose, parse_names, parse_protocol, parse_seeds
+from fdn.arguments import choose, parse_names, parse_protocol, parse_seeds, seed_ranges
 from fdn.data import uci
 from fdn.errors import UserError
 
@@ -111,8 +111,7 @@ def plan(
         UserError: for an unknown name or seeds that cannot be read.
     """
     from fdn.models import BASELINE, PAPER_MODELS
-    from fdn.report import findings  # jobs, which only read the plan, need not wait for PyTorch
-    from fdn.runs import experiment
+    from fdn.runs import experiment  # jobs, which only read the plan, need not wait for PyTorch
 
     settings = parse_protocol(protocol, epochs=epochs)
     models = (BASELINE, *PAPER_MODELS) if models is None else tuple(models)
@@ -125,11 +124,12 @@ def plan(
         for model in models:
             blocks = experiment.plan([dataset], [model], seeds[name], settings, out, recompute=True)
             if model == BASELINE:  # takes no time: one job
-                blocks = [experiment.Block(dataset, model, settings, tuple(seeds[name]))]
-            pieces += [Piece(name, model, findings.seed_ranges(block.seeds), block.cost) for block in blocks]
+                whole = experiment.blocks_of(seeds[name], most=len(seeds[name]))
+                blocks = [experiment.Block(dataset, model, settings, tuple(block)) for block in whole]
+            pieces += [Piece(name, model, seed_ranges(block.seeds), block.cost) for block in blocks]
         source = "03_toy" if name in data.TOY else "04_uci"
-        for i in range(0, len(seeds[name]), experiment.BLOCK_SEEDS):  # a notebook for each block
-            shown = findings.seed_ranges(seeds[name][i : i + experiment.BLOCK_SEEDS])
+        for block in experiment.blocks_of(seeds[name]):  # a notebook for each
+            shown = seed_ranges(block)
             parameters = {"dataset": name, "models": ",".join(models), "seeds": shown}
             parameters |= {"protocol": protocol, "epochs": 0 if epochs is None else epochs}
             notebooks.append(Notebook(f"{source}-{name}-{shown}", source, parameters))

@@ -1,0 +1,212 @@
+"""Results folders: names of any kind as paths, and what counts as a result after damage."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_results import contents, write_results
+
+from fdn import data
+from fdn.arguments import parse_protocol, parse_seeds, seed_ranges
+from fdn.cli import main
+from fdn.data import from_frame
+from fdn.errors import UserError
+from fdn.paths import segment
+from fdn.protocol import PUBLISHED
+from fdn.runs import experiment, results
+
+CELL = ("published", "step", "BayesNet", 0)
+ODD_NAMES = [
+    "2024/05", "../escape", "..", ".", ".hidden", "/", " blank ", "ends.", "a" * 250, "数据" * 60, "nul\0", "line\nbreak", "~",
+    "2024_05~4f6e1bad2f48", "tab\t", "\udcff", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["published+warmup=50", "step", "LP-FDNet", "0-1-2", "my data.v2", "a,b", "数据", "{x}", "a%2Fb", "$HOME"])
+def test_short_and_legal_names_are_their_own_segments(name):
+    assert segment(name) == name
+
+
+def test_other_names_get_segments_that_are_legal_and_their_own(tmp_path):
+    segments = [segment(name) for name in ODD_NAMES]
+    assert len(set(segments)) == len(ODD_NAMES) and segments == [segment(name) for name in ODD_NAMES]
+    for name, found in zip(ODD_NAMES, segments):
+        assert found != name or name == "~"
+        assert segment(found) != found or name == "~"  # one that looks shortened is nobody's own
+        (tmp_path / found).mkdir()
+        assert (tmp_path / found).parent == tmp_path and len(found.encode()) <= 200
+    assert len(list(tmp_path.iterdir())) == len(ODD_NAMES)
+
+
+@pytest.mark.parametrize("name", ["2024/05", "../..", ".hidden", "名前" * 50, "a,b", "a+b=c", "{x}"])
+def test_a_data_set_of_any_name_is_run_found_again_and_collected(name, tmp_path):
+    n = np.arange(60.0)
+    mine = from_frame(pd.DataFrame({"z": n, "y": n**2}), target="y", split_column="z", name=name)
+    frame = experiment.run([mine], ["TrainingMean"], [0, 1], PUBLISHED, tmp_path / "out", progress=False)
+    assert list(frame["dataset"]) == [name, name] and list(tmp_path.iterdir()) == [tmp_path / "out"]
+    assert experiment.plan([mine], ["TrainingMean"], [0, 1], PUBLISHED, tmp_path / "out") == []
+    [block] = results.read_sidecars(tmp_path / "out")
+    assert (block["dataset"], block["model"], block["protocol"]) == (name, "TrainingMean", "published")
+    assert len(results.load_points(tmp_path / "out", name, "TrainingMean", "published", 1)) == len(mine.y_test)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "nul\0", "\udcff", "  ", 5])
+def test_names_that_are_no_line_of_text_are_refused(name):
+    with pytest.raises(UserError, match="cannot be named"):
+        from_frame(pd.DataFrame({"z": range(60), "y": range(60)}), target="y", split_column="z", name=name)
+
+
+def test_many_seeds_and_settings_make_no_name_that_is_too_long(tmp_path):
+    settings = ["warmup=7", "prior_scale=0.123456789", "floor=0.00123456", "noise_variance=0.123456789", "dropout=0.123456789",
+                "beta_max=0.123456789", "learning_rate=0.000123456789", "batch_size=63", "ensemble_members=9", "eval_draws=99",
+                "hyper_factor=0.123456789", "global_scale=softplus", "variance_offset=0.00000123", "beta_schedule=cosine",
+                "warmup_unit=updates", "ensemble_dropout=0.123456789"]  # fmt: skip
+    protocol, seeds = parse_protocol("published", settings), list(range(1000, 1050))
+    assert len(protocol.label) > 255
+    frame = experiment.run(["step"], ["TrainingMean"], seeds, protocol, tmp_path, progress=False)
+    assert len(frame) == 50 and set(frame["protocol"]) == {protocol.label}
+    assert experiment.plan([data.load("step")], ["TrainingMean"], seeds, protocol, tmp_path) == []
+    assert results.read_sidecars(tmp_path)[0]["seeds"] == seeds
+
+
+@pytest.mark.parametrize("seeds", [range(120), range(1001, 1130, 2), range(10**8, 10**9, 10**7), [5, 3, 4, 1], []])
+def test_blocks_keep_the_seeds_in_order_and_their_names_short(seeds):
+    blocks = list(experiment.blocks_of(seeds))
+    assert [seed for block in blocks for seed in block] == list(seeds)
+    for block in blocks:
+        assert len(block) <= 50 and len(seed_ranges(block)) <= 130 and sorted(block) == parse_seeds(seed_ranges(block))
+    assert len(list(experiment.blocks_of(range(100_000), most=100_000))) == 1
+
+
+@pytest.mark.parametrize("kind", ["cells", "points", "sidecar"])
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_computed(kind, tmp_path, monkeypatch):
+    (tmp_path / kind).write_text("a file in the place of the folder")
+    monkeypatch.setattr(experiment, "run_block", lambda *args: pytest.fail("computed"))
+    with pytest.raises(UserError, match=f"cannot write to .*{kind}"):
+        experiment.run(["step"], ["TrainingMean"], [0], PUBLISHED, tmp_path, progress=False)
+
+
+GOOD = {"numerics": results.NUMERICS, "fingerprint": data.load("step").fingerprint}
+NO_CELLS = [b"", b"null", b"{}", b"[]", b"7", b'"text"', b"{", b"\xff\xfe", b"[" * 5000, b"nan", json.dumps(GOOD).encode()]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_results(tmp_path, ["step"], ["BayesNet"], [0, 1])
+    return tmp_path
+
+
+def missing(folder) -> list[int]:
+    """The seeds that a run would compute."""
+    blocks = experiment.plan([data.load("step")], ["BayesNet"], [0, 1], PUBLISHED, folder)
+    return [seed for block in blocks for seed in block.seeds]
+
+
+@pytest.mark.parametrize("content", NO_CELLS)
+def test_a_damaged_cell_is_said_not_collected_and_computed_again(content, folder, caplog):
+    path = results._path(folder, "cells", *CELL, "json")
+    path.write_bytes(content)
+    assert missing(folder) == [0]
+    assert f"{path} is damaged" in caplog.text and caplog.text.count("does not count") == 1
+    assert list(results.collect(folder)["seed"]) == [1]
+
+
+@pytest.mark.parametrize("name", results._CELL)
+@pytest.mark.parametrize("value", [[], "7", {}, True])
+def test_a_cell_with_a_value_of_another_type_is_damaged(name, value, folder):
+    path = results._path(folder, "cells", *CELL, "json")
+    if name in ("dataset", "model", "protocol", "fingerprint") and value == "7":
+        value = 7
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    assert missing(folder) == [0] and list(results.collect(folder)["seed"]) == [1]
+
+
+def test_cells_of_other_numerics_or_data_are_computed_again_without_a_word(folder, caplog):
+    path = results._path(folder, "cells", *CELL, "json")
+    good = json.loads(path.read_text())
+    for change in ({"numerics": results.NUMERICS - 1, "spearman": "of another format"}, {"fingerprint": "other"}):
+        path.write_text(json.dumps(good | change))
+        assert missing(folder) == [0] and not caplog.text
+    path.unlink()
+    assert missing(folder) == [0] and not caplog.text
+
+
+DAMAGES = {
+    "emptied": lambda content: b"", "cut short": lambda content: content[:-20], "begun": lambda content: content[:50],
+    "something else": lambda content: b"no parquet" * 100, "ends": lambda content: b"PAR1" + bytes(100) + b"PAR1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_cell_whose_points_are_damaged_is_computed_again(damage, folder, caplog):
+    path = results._path(folder, "points", *CELL, "parquet")
+    path.write_bytes(damage(path.read_bytes()))
+    assert missing(folder) == [0] and f"{path} is damaged" in caplog.text
+    with pytest.raises(UserError, match="is damaged"):
+        results.load_points(folder, "step", "BayesNet", "published", 0)
+    path.unlink()
+    assert missing(folder) == [0]
+
+
+def test_points_with_a_damaged_page_are_said_when_they_are_read(folder):
+    path = results._path(folder, "points", *CELL, "parquet")
+    content = bytearray(path.read_bytes())
+    content[4:2000] = bytes(1996)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        results.load_points(folder, "step", "BayesNet", "published", 0)
+
+
+def test_points_of_other_columns_are_damaged(folder):
+    path = results._path(folder, "points", *CELL, "parquet")
+    pd.DataFrame({"z": [1.0]}).to_parquet(path)
+    assert missing(folder) == [0]
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("command", ["compare", "tables", "figures"])
+def test_damaged_metrics_are_one_sentence_that_says_how_to_mend_them(damage, command, folder, capsys):
+    path = folder / "metrics.parquet"
+    before = path.read_bytes()
+    path.write_bytes(damage(before))
+    assert main([command, "--results", str(folder), *([] if command == "compare" else ["--out", str(folder / "new")])]) == 2
+    said = capsys.readouterr().err
+    assert "is damaged" in said and f"`fdn collect --out {folder}`" in said and "Traceback" not in said
+    assert main(["collect", "--out", str(folder)]) == 0 and path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"{}", b"[]", b'{"seeds": [0], "seconds": {}, "environment": []}', b"\xff"])
+def test_a_damaged_sidecar_does_not_count(content, folder, caplog):
+    [path] = folder.glob("sidecar/*/*/*/*.json")
+    path.write_bytes(content)
+    assert results.read_sidecars(folder) == [] and f"{path} is damaged" in caplog.text
+    (folder / "sidecar.json").write_bytes(content)
+    for read in (results.read_sidecars, results.numerics_of):
+        with pytest.raises(UserError, match="sidecar.json is damaged"):
+            read(folder)
+
+
+def test_sidecars_of_older_versions_are_named_by_their_folders(folder):
+    [path] = folder.glob("sidecar/*/*/*/*.json")
+    content = json.loads(path.read_text())
+    names = {name: content.pop(name) for name in ("protocol", "dataset", "model")}
+    path.write_text(json.dumps(content))
+    [block] = results.read_sidecars(folder)
+    assert {name: block[name] for name in names} == names == dict(zip(names, ("published", "step", "BayesNet")))
+
+
+def test_a_run_mends_what_is_damaged_and_leaves_the_rest(tmp_path):
+    experiment.run(["step"], ["TrainingMean"], [0, 1, 2, 3], PUBLISHED, tmp_path, progress=False)
+    before = {name: content for name, content in contents(tmp_path).items() if not name.startswith("sidecar")}
+    cells = [results._path(tmp_path, "cells", "published", "step", "TrainingMean", seed, "json") for seed in range(4)]
+    cells[0].write_text("null")
+    points = results._path(tmp_path, "points", "published", "step", "TrainingMean", 1, "parquet")
+    points.write_bytes(b"")
+    (tmp_path / "metrics.parquet").write_bytes(b"")
+    left = cells[2].stat().st_mtime_ns
+    experiment.run(["step"], ["TrainingMean"], [0, 1, 2, 3], PUBLISHED, tmp_path, progress=False)
+    assert {name: content for name, content in contents(tmp_path).items() if not name.startswith("sidecar")} == before
+    assert cells[2].stat().st_mtime_ns == left
