@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from fdn.arguments import parse_protocol, parse_seeds, seed_ranges
 from fdn.cli import main
 from fdn.data import from_frame
 from fdn.errors import UserError
+from fdn.models import BASELINE, MODEL_NAMES
 from fdn.paths import segment
 from fdn.protocol import PUBLISHED
 from fdn.runs import experiment, results
@@ -210,3 +213,42 @@ def test_a_run_mends_what_is_damaged_and_leaves_the_rest(tmp_path):
     experiment.run(["step"], ["TrainingMean"], [0, 1, 2, 3], PUBLISHED, tmp_path, progress=False)
     assert {name: content for name, content in contents(tmp_path).items() if not name.startswith("sidecar")} == before
     assert cells[2].stat().st_mtime_ns == left
+
+
+@pytest.fixture
+def older_cells(tmp_path):
+    """Cells of every model, then as they were before NLL was a metric; and what they held."""
+    protocol = replace(PUBLISHED, epochs=2, eval_draws=3, ensemble_members=2)
+    models = (BASELINE, *MODEL_NAMES)
+    experiment.run(["step"], models, [3, 1], protocol, tmp_path, workers=1, progress=False)
+    complete = {path: path.read_bytes() for path in tmp_path.glob("cells/*/*/*/*.json")}
+    for path, content in complete.items():
+        cell = json.loads(content)
+        path.write_text(json.dumps({k: v for k, v in cell.items() if not k.startswith("nll")}), encoding="utf-8")
+    return tmp_path, protocol, models, complete
+
+
+def test_a_metric_added_later_is_filled_in_from_the_kept_fits_to_the_byte(older_cells, monkeypatch):
+    out, protocol, models, complete = older_cells
+    monkeypatch.setattr(experiment, "fit", None)  # nothing is trained
+    frame = experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False)
+    assert {path: path.read_bytes() for path in complete} == complete and len(complete) == 2 * len(models)
+    assert frame["nll_id"].notna().all()
+
+
+def test_where_no_fit_was_kept_the_missing_metric_is_named(older_cells, caplog):
+    out, protocol, models, complete = older_cells
+    shutil.rmtree(out / "fits")
+    frame = experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False)
+    assert frame.loc[frame["model"] != BASELINE, "nll_id"].isna().all() and frame["crps_id"].notna().all()
+    assert f"of 18 cells in {out} 16 lack nll_id, nll_ood, nll_all" in caplog.text
+    experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False, recompute=True)
+    assert {path: path.read_bytes() for path in complete} == complete
+
+
+def test_a_damaged_fit_is_none(older_cells, caplog):
+    out, protocol, models, complete = older_cells
+    (damaged,) = out.glob("fits/*/*/MLPNet/1.npz")
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    frame = experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False)
+    assert frame["nll_id"].isna().sum() == 1 and f"{damaged} is damaged" in caplog.text

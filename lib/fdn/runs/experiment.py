@@ -33,7 +33,7 @@ from fdn.paths import ROOT
 from fdn.protocol import Protocol
 from fdn.runs import results
 from fdn.settings import Count, Whole, checked
-from fdn.training.loop import fit
+from fdn.training.loop import fit, restore
 from fdn.training.prediction import Prediction
 
 BLOCK_SEEDS = 50  # seeds trained as one stack: bounds memory at any number of seeds
@@ -42,12 +42,18 @@ BLOCK_NAME = 120  # characters in which a block's seeds can be typed: bounds the
 
 @dataclass(frozen=True)
 class Block:
-    """Seeds of one (dataset, model, protocol) that are trained together."""
+    """Seeds of one (dataset, model, protocol) that are trained together, or whose kept fits are tested again."""
 
     dataset: Dataset
     model: str
     protocol: Protocol
     seeds: tuple[int, ...]
+    kept: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Of its cells, less the seed."""
+        return self.protocol.label, self.dataset.name, self.model
 
     @property
     def name(self) -> str:
@@ -58,7 +64,7 @@ class Block:
     def cost(self) -> float:
         """Rough relative cost, to start the longest blocks first."""
         cost = 0.0 if self.model == BASELINE else MODELS[self.model].cost
-        return cost * len(self.seeds) * len(self.dataset.x_train)
+        return (0.01 if self.kept else 1.0) * cost * len(self.seeds) * len(self.dataset.x_train)
 
 
 def load_dataset(name: str, protocol: Protocol) -> Dataset:
@@ -87,15 +93,21 @@ def plan(
     out: Path,
     recompute: bool = False,
 ) -> list[Block]:
-    """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``, longest first."""
+    """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``, longest first.
+
+    Cells that lack a metric are tested again where their fit was kept; where none was, the gathered results say what they lack.
+    """
     blocks = []
     for dataset in datasets:
         for model in models:
-            known = (protocol.label, dataset.name, model)
-            missing = [
-                s for s in seeds if recompute or not results.has_cell(out, *known, s, dataset.fingerprint)
-            ]
+            key = (protocol.label, dataset.name, model)
+            missing = [s for s in seeds if recompute or not results.has_cell(out, *key, s, dataset.fingerprint)]
+            short = [s for s in seeds if s not in set(missing) and results.lacking(results.read_cell(out, *key, s))]
+            if model == BASELINE:
+                missing += short
+            fits = [s for s in short if model != BASELINE and results.load_fit(out, *key, s)]
             blocks += [Block(dataset, model, protocol, tuple(some)) for some in blocks_of(missing)]
+            blocks += [Block(dataset, model, protocol, tuple(some), kept=True) for some in blocks_of(fits)]
     return sorted(blocks, key=lambda b: -b.cost)
 
 
@@ -116,7 +128,11 @@ def run_block(block: Block, out: Path, progress: bool = False, device: str | tor
         best_epoch, n_params = [0] * len(block.seeds), 1
     else:
         spec = model_spec(block.model, dataset.n_features, protocol)
-        trained = fit(spec, dataset, protocol, block.seeds, progress=progress, device=device)
+        if block.kept:
+            parameters, scores = zip(*(results.load_fit(out, *block.key, seed) for seed in block.seeds), strict=True)
+            trained = restore(spec, dataset, protocol, block.seeds, np.stack(parameters), np.stack(scores), device)
+        else:
+            trained = fit(spec, dataset, protocol, block.seeds, progress=progress, device=device)
         seconds, best_epoch = dict(trained.seconds), trained.best_epoch
         predictions = (trained.predict(seed, dataset.x_test) for seed in block.seeds)
         n_params = count_parameters(spec, dataset.n_features, protocol)
@@ -125,9 +141,14 @@ def run_block(block: Block, out: Path, progress: bool = False, device: str | tor
         if epoch == 0 and block.model != BASELINE:
             failed.append(seed)
             continue
+        if block.model != BASELINE and not block.kept:
+            at = block.seeds.index(seed)
+            results.write_fit(out, *block.key, seed, trained.flat[at].cpu().numpy(), trained.scores[at])
         write_prediction(block, seed, int(epoch), n_params, prediction, out)
     seconds["test"] = time.perf_counter() - testing
     seconds["total"] = time.perf_counter() - start
+    if block.kept:  # run times and environment stay those of the training
+        return
     seeds = "-".join(map(str, block.seeds))
     sidecar = {"seeds": block.seeds, "seconds": seconds, "environment": environment(device)}
     results.write_sidecar(out, protocol.label, dataset.name, block.model, seeds, sidecar)

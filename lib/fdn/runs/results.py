@@ -5,11 +5,12 @@ Layout of a results folder::
     metrics.parquet                                      all cells, one row each
     cells/<protocol>/<dataset>/<model>/<seed>.json       one cell's metrics: where it exists, the cell is done
     points/<protocol>/<dataset>/<model>/<seed>.parquet   z, y, region, mean, var, mse, crps of every test point
+    fits/<protocol>/<dataset>/<model>/<seed>.npz         the kept parameters, and the validation score of every epoch
     sidecar/<protocol>/<dataset>/<model>/<seeds>.json    run times and environment, kept out of the results themselves
 
 Names that are long or no file name are shortened there (:func:`fdn.paths.segment`); the files hold them as they are.
 Numbers are the same to the byte from run to run. Nothing that can be read is computed again; what is damaged does not
-count, and a word is said about it.
+count, and a word is said about it. A cell computed before a metric was added lacks it until it is filled in from its fit.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pandas as pd
 import pyarrow
 import pyarrow.parquet
@@ -43,7 +46,7 @@ KEY = ("dataset", "model", "protocol", "seed")
 COLUMNS = (*KEY, *SUMMARY_COLUMNS, "best_epoch", "n_params", "n_draws")
 POINTS = ("z", "y", "region", "mean", "var", "mse", "crps")
 _CELL = {
-    **dict.fromkeys(KEY, str), **dict.fromkeys(SUMMARY_COLUMNS, (int, float, type(None))),
+    **dict.fromkeys(KEY, str),
     **dict.fromkeys(("numerics", "seed", "best_epoch", "n_params", "n_draws"), int), "fingerprint": str,
 }  # fmt: skip
 _SIDECAR = {"seeds": list, "seconds": dict, "environment": dict}
@@ -77,7 +80,7 @@ def _path(out: Path, kind: str, protocol: str, dataset: str, model: str, seed: i
 
 def check_writable(out: Path, protocol: str, dataset: str, model: str) -> None:
     """Raise UserError unless the results of a block can be written."""
-    for kind in ("cells", "points", "sidecar"):
+    for kind in ("cells", "points", "sidecar", "fits"):
         probe = _path(out, kind, protocol, dataset, model, "writable", "probe")
         with atomic(probe):
             pass
@@ -144,17 +147,50 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
         path.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
 
 
+def lacking(cell: Mapping[str, object]) -> tuple[str, ...]:
+    """The metrics that a cell lacks, as they were added after it was computed."""
+    return tuple(column for column in SUMMARY_COLUMNS if column not in cell)
+
+
+def write_fit(
+    out: Path, protocol: str, dataset: str, model: str, seed: int, parameters: np.ndarray, scores: np.ndarray
+) -> None:
+    """The kept parameters of one cell, ``(n,)`` or ``(M, n)``, and the validation score of every epoch."""
+    with atomic(_path(out, "fits", protocol, dataset, model, seed, "npz")) as path, path.open("wb") as file:
+        np.savez_compressed(file, parameters=parameters, scores=scores)
+
+
+def load_fit(out: Path, protocol: str, dataset: str, model: str, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """What :func:`write_fit` wrote; None where there is nothing, or nothing that can be read."""
+    path = _path(out, "fits", protocol, dataset, model, seed, "npz")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            return found["parameters"], found["scores"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        logging.getLogger(__name__).warning("%s is damaged (%s) and does not count", path, error)
+        return None
+
+
+def read_cell(out: Path, protocol: str, dataset: str, model: str, seed: int) -> dict | None:
+    """A cell of these numerics, None if there is none that can be read."""
+    return _or_none(_read_cell, _path(out, "cells", protocol, dataset, model, seed, "json"))
+
+
 def has_cell(out: Path, protocol: str, dataset: str, model: str, seed: int, fingerprint: str) -> bool:
     """Whether a cell of these numerics and data can be read, and its points too."""
-    key = (protocol, dataset, model, seed)
-    cell = _or_none(_read_cell, _path(out, "cells", *key, "json"))
+    cell = read_cell(out, protocol, dataset, model, seed)
     return cell is not None and cell["fingerprint"] == fingerprint and has_points(out, dataset, model, protocol, seed)
 
 
 def _read_cell(path: Path) -> dict | None:
     """A cell, None if there is none or if it is of other numerics; UserError if it is damaged."""
     found = _read_json(path, {"numerics": int})
-    return _read_json(path, _CELL) if found is not None and found["numerics"] == NUMERICS else None
+    if found is None or found["numerics"] != NUMERICS:
+        return None
+    metrics = {column: (int, float, type(None)) for column in SUMMARY_COLUMNS if column in found}
+    return _read_json(path, _CELL | metrics)
 
 
 def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str, content: dict) -> None:
@@ -226,12 +262,17 @@ def collect(out: Path) -> pd.DataFrame:
     """
     before = None
     while (found := _cells(out)) != before:  # written since we looked, by a run whose file we may have replaced
-        cells = (_or_none(_read_cell, path) for path in sorted(found))
-        frame = pd.DataFrame([cell for cell in cells if cell], columns=list(COLUMNS))
+        cells = [cell for path in sorted(found) if (cell := _or_none(_read_cell, path))]
+        frame = pd.DataFrame(cells, columns=list(COLUMNS))
         frame = sort(frame.astype({c: "float64" for c in SUMMARY_COLUMNS}))
         with atomic(Path(out) / "metrics.parquet") as path:
             path.write_bytes(frame.to_parquet(index=False))
         before = found
+    if short := [names for cell in cells if (names := lacking(cell))]:
+        logging.getLogger(__name__).warning(
+            "of %s cells in %s %s lack %s, added after they were computed; `fdn run` fills in those whose fits were kept",
+            len(cells), out, len(short), ", ".join(dict.fromkeys(name for names in short for name in names)),
+        )  # fmt: skip
     return frame
 
 
@@ -253,14 +294,14 @@ def sort(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def load_metrics(out: Path) -> pd.DataFrame:
-    """The metrics of a results folder, one row per (dataset, model, protocol, seed).
+    """The metrics of a results folder, one row per (dataset, model, protocol, seed), without columns that none of its cells has.
 
     Raises:
         FileNotFoundError: if the folder holds no ``metrics.parquet``.
         UserError: if the file is damaged.
     """
     try:
-        frame = _read_parquet(Path(out) / "metrics.parquet", COLUMNS)
+        frame = _read_parquet(Path(out) / "metrics.parquet", (*KEY, "best_epoch", "n_params", "n_draws"))
     except UserError as error:
         cells = any(Path(out).glob("cells/*/*/*/*.json"))
         mend = f"`fdn collect --out {out}` writes it anew from the cells" if cells else "it has to be copied or computed again"

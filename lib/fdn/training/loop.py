@@ -185,3 +185,19 @@ def fit(
             seconds["selection"] += now - start
     return Fit(**{**vars(result), "scores": scores, "seconds": seconds})
 
+
+def restore(
+    spec: ModelSpec,
+    dataset: Dataset,
+    protocol: Protocol,
+    seeds: Sequence[int],
+    parameters: np.ndarray,
+    scores: np.ndarray,
+    device: str | torch.device = CPU,
+) -> Fit:
+    """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``: it predicts what it did."""
+    likelihood = HomoscedasticGaussian(protocol.noise_variance)
+    stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
+    stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
+    best_epoch = np.where(np.isfinite(scores).any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)
+    return Fit(spec, protocol, dataset.name, tuple(seeds), likelihood, stack, stack.flat, best_epoch, scores, {})
