@@ -197,7 +197,7 @@ def dropout_linear(
     dropped = subsets(n)
     check_shapes("subsets", "N", dropped, N=n)
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (a, weight, bias))
-    if not a.is_cpu or differentiable or _forward_mode():
+    if not a.is_cpu or differentiable or _transformed():
         return affine(a * _kept(live, groups, torch.from_numpy(dropped).to(a.device), draws) / (1 - rate), weight, bias)
     y = a.new_empty(draws, a.shape[1], len(weight), dtype=torch.float64)
     arguments = a.detach().double().contiguous(), dropped, rate, weight.detach().double(), bias.detach().double(), y
@@ -246,14 +246,14 @@ def gaussian_linear(a: Tensor, q: WeightGaussian, noise: str, eps: Tensor | None
     return matvec(torch.addcmul(q.mean, q.scale, eps), a)
 
 
-def _forward_mode() -> bool:
-    """Whether tensors may carry tangents, which are no part of their memory."""
-    return forward_ad._current_level >= 0
+def _transformed() -> bool:
+    """Whether tensors may be more than their memory: tangents of forward mode, function transforms."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def _is_plain(t: Tensor) -> bool:
     """Whether compiled loops may read a tensor's memory: float64, on the CPU, no tracer's, and all there is to it."""
-    return t.dtype == torch.float64 and t.is_cpu and type(t) in (Tensor, Parameter) and not _forward_mode()
+    return t.dtype == torch.float64 and t.is_cpu and type(t) in (Tensor, Parameter) and not _transformed()
 
 
 def _is_compiled(*tensors: Tensor, floor: float) -> bool:

@@ -132,6 +132,19 @@ def test_tangents_are_not_lost(name, i):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("mlp", "affine", "matvec"))])
+def test_function_transforms_see_the_op(name):
+    op, tensors = CASES[name]
+    for i, argument in enumerate(tensors):
+        f, _ = _of(name, i)
+        stack = torch.stack([argument, 2 * argument])
+        with torch.no_grad():
+            torch.testing.assert_close(torch.vmap(f)(stack), torch.stack([f(argument), f(2 * argument)]))
+        leaf = argument.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(f(leaf).square().sum(), leaf)
+        torch.testing.assert_close(torch.func.grad(lambda t: f(t).square().sum())(argument), expected)
+
+
 def test_numbers_that_would_lose_their_gradient_are_refused():
     a, z, weight, bias, eps = CASES["fdn_linear shared analytic 1 torch"][1]
     for name in ("floor", "prior_scale"):

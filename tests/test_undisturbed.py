@@ -69,6 +69,7 @@ STATES = {
     "products of float32": partial(_setting, torch.set_float32_matmul_precision, "medium", "highest"),
     "random numbers": _other_random_numbers,
     "errstate": partial(np.errstate, all="raise"),
+    "anomalies": partial(torch.autograd.set_detect_anomaly, True),
     "warnings": _warnings_are_errors,
 }  # fmt: skip
 
@@ -79,7 +80,7 @@ def _state() -> list[object]:
     return [
         torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads(), torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-        torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), np.geterr(),
+        torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_float32_matmul_precision(), np.geterr(),
         torch.default_generator.get_state().numpy().tobytes(), numpys[1].tobytes(), numpys[2:], random.getstate(),
         list(warnings.filters),
     ]  # fmt: skip
@@ -103,6 +104,9 @@ def _numbers(dataset) -> list[np.ndarray]:
             start = initial_network(spec, dataset.name, 2, protocol, 5)
             found += [trained.flat, trained.scores, trained.best_epoch, prediction.draws, prediction.noise_variance]
             found += [*trained.network(3).parameters(), *start.parameters(), count_parameters(spec, 2, protocol)]
+    diverged = fit(SPECS[0], dataset, replace(PROTOCOLS[0], learning_rate=1e300), [0])
+    assert not np.isfinite(diverged.scores).all()
+    found += [diverged.flat, diverged.scores]
     assert not any(t.requires_grad or t.is_inference() for t in found if isinstance(t, torch.Tensor) and not t.is_leaf)
     return [np.asarray(t.detach() if isinstance(t, torch.Tensor) else t) for t in found]
 

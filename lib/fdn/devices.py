@@ -53,7 +53,7 @@ def undisturbed() -> Iterator[None]:
     """The settings with which results are computed, whatever the caller's are, which come back; also a decorator.
 
     float32 is PyTorch's default type, multiplied as such, and the CPU its default device, on one thread, with gradients
-    and without inference mode or autocast; NumPy leaves NaN and infinity to those who look for them.
+    and without inference mode or autocast; NumPy and autograd leave NaN and infinity to those who look for them.
     """
     changes = [
         (torch.set_default_dtype, torch.get_default_dtype(), torch.float32),
@@ -62,7 +62,10 @@ def undisturbed() -> Iterator[None]:
         *((partial(setattr, p, "fp32_precision"), p.fp32_precision, "ieee") for p in _FLOAT32_PRODUCTS),
     ]
     device = nullcontext() if torch.get_default_device() == CPU else CPU  # which every call in it has to look at
-    with torch.inference_mode(False), np.errstate(all="ignore"), device, ExitStack() as settings:
+    with (
+        torch.inference_mode(False), np.errstate(all="ignore"), torch.autograd.set_detect_anomaly(False), device,
+        ExitStack() as settings,
+    ):  # fmt: skip
         for change, before, value in changes:
             settings.callback(change, before)
             change(value)
