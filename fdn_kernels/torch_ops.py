@@ -36,9 +36,9 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``weight x + bias`` over (..., k, B, ·) with weight (..., n, m): one GEMM per replicate.
 
     Raises:
-        ValueError: where x has not m columns.
+        ValueError: where x has not m columns, or bias (..., n) another n.
     """
-    _check_columns("affine", x, weight)
+    _check_affine("affine", x, weight, bias)
     flat = x.flatten(-3, -2)  # (..., k B, m)
     if flat.dim() == weight.dim() == 3 and len(flat) == len(weight):
         out = torch.baddbmm(bias.unsqueeze(-2), flat, weight.mT)
@@ -51,9 +51,9 @@ def relu_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``relu(weight x + bias)`` over (..., k, B, ·) with weight (..., n, m); examples last in memory.
 
     Raises:
-        ValueError: where x has not m columns.
+        ValueError: where x has not m columns, or bias (..., n) another n.
     """
-    _check_columns("relu_affine", x, weight)
+    _check_affine("relu_affine", x, weight, bias)
     flat = x.flatten(-3, -2).mT  # (..., m, k B)
     bias = bias.unsqueeze(-1)
     if weight.shape[-1] == 1:
@@ -65,10 +65,12 @@ def relu_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out.relu_().mT.unflatten(-2, x.shape[-3:-1])  # (..., k, B, n)
 
 
-def _check_columns(op: str, x: Tensor, weight: Tensor) -> None:
-    if x.shape[-1] != weight.shape[-1]:
-        shapes = f"weight (..., n, m) = {tuple(weight.shape)} takes inputs of m columns, not {tuple(x.shape)}"
-        raise ValueError(f"{op}: {shapes}")
+def _check_affine(op: str, x: Tensor, weight: Tensor, bias: Tensor) -> None:
+    if x.dim() < 3 or x.shape[-1] != weight.shape[-1] or bias.shape[-1:] != weight.shape[-2:-1]:
+        raise ValueError(
+            f"{op}: weight (..., n, m) = {tuple(weight.shape)} takes inputs (..., k, B, m) and a bias (..., n), not "
+            f"{tuple(x.shape)} and {tuple(bias.shape)}"
+        )
 
 
 def mlp(
@@ -112,9 +114,10 @@ def _check_network(
     x: Tensor, thetas: Sequence[Tensor], widths: Sequence[int], masks: Sequence[Tensor], rate: float
 ) -> None:
     parameters = [(1, d_out * (d_in + 1)) for d_in, d_out in itertools.pairwise(widths)]
-    hidden = [(x.shape[-2], d) for d in widths[1:-1]] if masks else []
+    hidden = [(*x.shape[-2:-1], d) for d in widths[1:-1]] if masks else []
     shapes = [tuple(t.shape[-2:]) for t in (*thetas, *masks)]
-    if x.shape[-1] != widths[0] or shapes != parameters + hidden or any(m.dtype != torch.bool for m in masks):
+    bool_masks = all(m.dtype == torch.bool for m in masks)
+    if x.dim() < 2 or x.shape[-1] != widths[0] or shapes != parameters + hidden or not bool_masks:
         given = ", ".join(str(tuple(t.shape)) for t in (x, *thetas, *masks))
         raise ValueError(
             f"mlp: a network of widths {', '.join(map(str, widths))} takes inputs (..., B, {widths[0]}), parameters "
@@ -180,8 +183,8 @@ def dropout_linear(
     Raises:
         ValueError: for shapes that do not fit, draws that are not a multiple of a's, or a rate outside [0, 1).
     """
-    _check_columns("dropout_linear", a, weight)
-    if a.dim() != 3 or bias.shape != weight.shape[:-1] or weight.dim() != 2:
+    _check_affine("dropout_linear", a, weight, bias)
+    if a.dim() != 3 or bias.dim() != 1 or weight.dim() != 2:
         raise ValueError(
             f"dropout_linear: inputs (1 or K, B, d_in), weight (d_out, d_in) and bias (d_out,) do not fit; given "
             f"{tuple(a.shape)}, {tuple(weight.shape)} and {tuple(bias.shape)}"

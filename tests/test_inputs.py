@@ -1,4 +1,4 @@
-"""What a person passes to `fit` and `predict`: whatever holds numbers of the right shape is taken, all else is refused in a sentence."""
+"""What a person passes to `fit` and `predict`: what holds numbers of the right shape is taken, all else gets a sentence."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PROTOCOLS = replace(PUBLISHED, **SMALL), replace(AS_WRITTEN, **SMALL, dtype="flo
 
 def small(name: str) -> ModelSpec:
     """The model with few units."""
-    hyper = 3 if "Hyper" in name or "FDN" in name else None
-    return ModelSpec(name, (6,), hyper, 2 if name == "GaussHyperNet" else None, members=2 if name == "DeepEnsembleNet" else 1)
+    hyper, latent = 3 if "Hyper" in name or "FDN" in name else None, 2 if name == "GaussHyperNet" else None
+    return ModelSpec(name, (6,), hyper, latent, members=2 if name == "DeepEnsembleNet" else 1)
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +67,18 @@ def test_no_rows_in_no_rows_out(name, protocol, trained):
 @pytest.mark.parametrize("protocol", ["published", "as_written"])
 @pytest.mark.parametrize("name", ["MLPDropoutNet", "LP-FDNet"])
 def test_equal_numbers_give_equal_predictions_whatever_holds_them(name, protocol, trained):
-    model, x = trained[name, protocol], np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32).astype(np.float64)
+    model, x = trained[name, protocol], np.random.default_rng(1).integers(-9, 9, (5, 2)) / 8  # in float32 too
     expected = model.predict(0, x).draws
     frozen, wide = x.copy(), np.zeros((10, 4))
     frozen.flags.writeable = False
     wide[::2, 1:3] = x
     for same in (
-        pd.DataFrame(x, columns=["a", "b"]), pd.DataFrame(x).convert_dtypes(), x.tolist(), x[::-1].copy()[::-1], np.asfortranarray(x),
-        wide[::2, 1:3], frozen, x.astype(object), x.astype(np.longdouble), x.astype(np.float32), np.ma.masked_array(x),
+        pd.DataFrame(x, columns=["a", "b"]), pd.DataFrame(x).convert_dtypes(), x.tolist(), x[::-1].copy()[::-1],
+        np.asfortranarray(x), wide[::2, 1:3], frozen, x.astype(object), x.astype(np.longdouble), x.astype(np.float32), np.ma.masked_array(x),
         torch.tensor(x, requires_grad=True), torch.tensor(x).T.contiguous().T, torch.tensor(x).float(),
     ):  # fmt: skip
-        assert torch.equal(model.predict(np.int64(0), same).draws, expected)
+        for seed in (0, np.int64(0), torch.tensor(0)):
+            assert torch.equal(model.predict(seed, same).draws, expected)
     assert torch.equal(model.predict(0, np.array([[1, 0]])).draws, model.predict(0, [[True, False]]).draws)
 
 
@@ -126,7 +127,10 @@ def test_seeds_members_and_draws_that_there_are_not(trained):
             network.network(0, member)
 
 
-@pytest.mark.parametrize("seeds", [[], (), [1, 1], [0, -1], [True], [0.0], ["0"], "0:3", 3, None, np.array([[1, 2]]), [None]])
+NO_SEEDS = [[], (), [1, 1], [0, -1], [True], [0.0], ["0"], "0:3", 3, None, np.array([[1, 2]]), [None]]
+
+
+@pytest.mark.parametrize("seeds", NO_SEEDS)
 def test_seeds_that_are_none_are_refused(seeds, dataset, tmp_path):
     with pytest.raises(UserError, match="seeds are .*; expected one or more different integers of at least 0"):
         fit(small("MLPNet"), dataset, PROTOCOLS[0], seeds)

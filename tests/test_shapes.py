@@ -198,6 +198,11 @@ def test_another_number_of_columns_is_refused(name, x):
 @pytest.mark.parametrize(
     "call",
     [
+        lambda: affine(WIDE[None], torch.ones(2, 3), torch.ones(1)),
+        lambda: relu_affine(WIDE[None, :, :1], torch.ones(2, 1), torch.ones(3)),
+        lambda: affine(WIDE, torch.ones(2, 3), torch.ones(2)),
+        lambda: _network(x=WIDE[0, :D]),
+        lambda: _network(x=WIDE[0, :D], masks=MASKS),
         lambda: _network(masks=MASKS[:1]),
         lambda: _network(masks=MASKS[::-1]),
         lambda: _network(masks=[m[:, 1:] for m in MASKS]),

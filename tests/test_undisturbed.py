@@ -80,9 +80,9 @@ def _state() -> list[object]:
     return [
         torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads(), torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-        torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_float32_matmul_precision(), np.geterr(),
+        torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_float32_matmul_precision(),
         torch.default_generator.get_state().numpy().tobytes(), numpys[1].tobytes(), numpys[2:], random.getstate(),
-        list(warnings.filters),
+        np.geterr(), list(warnings.filters),
     ]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ class Fit:
         """
         row, draws = self._row(seed), self.protocol.eval_draws if draws is None else check_count("draws", draws)
         x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
-        streams = _streams(self.dataset, self.spec, seed, "test", self.protocol)
+        streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
         prediction = _predict(self, row, x, streams, draws)
         return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
 
