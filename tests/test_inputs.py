@@ -1,4 +1,4 @@
-"""What a person passes to `fit` and `predict`: what holds numbers of the right shape is taken, all else gets a sentence."""
+"""What a person passes to `fit` and `predict`: numbers of the right shape in whatever holds them, or a sentence."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_equal_numbers_give_equal_predictions_whatever_holds_them(name, protocol
     wide[::2, 1:3] = x
     for same in (
         pd.DataFrame(x, columns=["a", "b"]), pd.DataFrame(x).convert_dtypes(), x.tolist(), x[::-1].copy()[::-1],
-        np.asfortranarray(x), wide[::2, 1:3], frozen, x.astype(object), x.astype(np.longdouble), x.astype(np.float32), np.ma.masked_array(x),
-        torch.tensor(x, requires_grad=True), torch.tensor(x).T.contiguous().T, torch.tensor(x).float(),
+        np.asfortranarray(x), wide[::2, 1:3], frozen, x.astype(object), x.astype(np.longdouble), x.astype(np.float32),
+        np.ma.masked_array(x), torch.tensor(x, requires_grad=True), torch.tensor(x).T.contiguous().T, torch.tensor(x).float(),
     ):  # fmt: skip
         for seed in (0, np.int64(0), torch.tensor(0)):
             assert torch.equal(model.predict(seed, same).draws, expected)
