@@ -11,7 +11,7 @@ import contextlib
 import importlib.util
 import math
 import os
-from numbers import Integral
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
@@ -59,7 +59,7 @@ def gaussian_linear(
             ``"independent"`` (a fresh eps per example), ``"local"`` (the distribution of ``independent``, drawn after
             the matvec: y ~ N(mu_W a + mu_b, sigma_W^2 a^2 + sigma_b^2)) or ``"none"`` (the mean; eps and seed are ignored).
         eps: standard normal numbers, ``(..., K, 1, P)`` for shared, ``(..., K, B, P)`` for independent,
-            ``(..., K, B, d_out)`` for local.
+            ``(..., K, B, d_out)`` for local; may be differentiated, as a and q.
         seed: instead of eps: an int, or an int64 tensor with one seed per replicate; equal seeds give equal noise. (In a
             CUDA graph: a tensor on the device, since an int is fixed at capture.)
             Independent noise from a seed is computed as local, its distribution with d_in + 1 times fewer numbers.
@@ -126,12 +126,13 @@ def fdn_linear(
             weight rhos, bias means, bias rhos. Leading dimensions are replicates; those of all arguments broadcast, and a
             and z may have more of them.
         noise, draws, eps, seed, stream: as in :func:`gaussian_linear`. A sampled KL needs the weights: with it, independent
-            noise from a seed stays independent.
+            noise from a seed stays independent. Derivatives of eps are for problems of moderate size, outside of
+            Triton, compilation, function transforms and half types.
         kl: ``"analytic"`` (closed form), ``"sampled"`` (log q - log p0 at the draw; needs shared or independent noise) or
             ``"none"``.
         moments: with noise ``"none"``: the mean and the variance of y given a and z instead of a draw.
-        floor: added to softplus(rho).
-        prior_scale: standard deviation of the prior, sigma_0.
+        floor: added to softplus(rho), a number of at least 0.
+        prior_scale: standard deviation of the prior, sigma_0, a positive number.
         precision: of the Triton kernel's float32 matrix products: ``"tf32"``, ``"tf32x3"`` or ``"ieee"``.
         backend: ``"auto"`` (Triton for float32 and bfloat16 on a GPU that runs it, else torch), ``"triton"``, ``"torch"`` or
             ``"reference"``.
@@ -145,8 +146,10 @@ def fdn_linear(
 
     Raises:
         ValueError: for an unknown noise, kl, precision or backend, both or neither of eps and seed, inputs of different
-            types, shapes that do not fit, a sampled KL without sampled weights, or moments of a draw.
-        RuntimeError: for backend ``"triton"`` where it cannot run.
+            types, shapes that do not fit, a sampled KL without sampled weights, moments of a draw, or a floor or
+            prior_scale outside its range.
+        RuntimeError: for backend ``"triton"`` where it cannot run, and in the backward for a derivative of eps that is
+            not computed.
 
     Source: paper, section 3.2 and algorithm 1; the local form is exact because each sampled weight is used once.
     """
@@ -160,6 +163,10 @@ def fdn_linear(
                 floor=floor, prior_scale=prior_scale, precision=precision, backend=backend,
             )  # fmt: skip
     _check_choices(noise, kl, precision, backend)
+    if not (isinstance(floor, Real) and 0 <= floor < math.inf):
+        raise ValueError(f"floor is {floor!r}; expected a number of at least 0")
+    if not (isinstance(prior_scale, Real) and 0 < prior_scale < math.inf):
+        raise ValueError(f"prior_scale is {prior_scale!r}; expected a positive number")
     if moments and noise != "none":
         raise ValueError(f"moments are those of all draws together: they need noise 'none', not {noise!r}")
     dims = weight.dim()
@@ -175,6 +182,8 @@ def fdn_linear(
         lead, a, z, weight, bias = _broadcast_replicates(lead, a, z, weight, bias, eps, seed)
     noise = "moments" if moments else noise
     backend = _choose_backend(backend, a, z.shape[-1])
+    if 0 in (*lead, a.shape[-2]):  # no replicates or no examples: nothing to be quick about
+        backend = "reference"
 
     if not _is_direct(backend, a, z, weight, noise, draws, lead):
         settings = draws, noise, kl, float(floor), float(prior_scale), stream, precision, backend
@@ -459,7 +468,12 @@ def _setup_context(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, *gradients):
-    need_a, need_z = ctx.needs_input_grad[:2]
+    need_a, need_z, _, _, need_eps, *_ = ctx.needs_input_grad
+    if need_eps:
+        raise RuntimeError(
+            "fdn_linear: the registered op (large problems, half types, compilation, function transforms, Triton) "
+            "has no derivative of eps; detach eps, or split the examples"
+        )
     op = _TransformedBackward.apply if torch._C._are_functorch_transforms_active() else torch.ops.fdn.linear_backward
     da, dz, dweight, dbias = op(*gradients, *ctx.saved_tensors, *ctx.settings, need_a, need_z)
     return da if need_a else None, dz if need_z else None, dweight, dbias, None, None, *(None for _ in ctx.settings)

@@ -24,8 +24,15 @@ class WeightGaussian(NamedTuple):
 
 
 def split_parameters(theta: Tensor, d_in: int) -> tuple[Tensor, Tensor]:
-    """Parameters ``(..., P)`` as weights ``(..., d_out, d_in)`` and biases ``(..., d_out)``."""
-    d_out = theta.shape[-1] // (d_in + 1)
+    """Parameters ``(..., P)`` as weights ``(..., d_out, d_in)`` and biases ``(..., d_out)``.
+
+    Raises:
+        ValueError: where P is no multiple of d_in + 1.
+    """
+    d_out, rest = theta.shape[-1] // (d_in + 1), theta.shape[-1] % (d_in + 1)
+    if rest:
+        p = theta.shape[-1]
+        raise ValueError(f"{p} parameters are no layer of {d_in} inputs; expected a multiple of {d_in + 1}")
     return theta[..., : d_out * d_in].unflatten(-1, (d_out, d_in)), theta[..., d_out * d_in :]
 
 

@@ -10,6 +10,7 @@ the loops of :mod:`fdn_kernels.compiled`; passes without gradients, and the op's
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,11 +18,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 
 from fdn_kernels import numba_ops, philox, reference
 from fdn_kernels.reference import WeightGaussian, split_parameters
+from fdn_kernels.shapes import check_shapes
 
 CACHE_ELEMENTS = 1 << 15  # sampled parameters alive at once in a pass without gradients
 BLOCK_ELEMENTS = 1 << 18  # parameters of one block of linear and linear_backward, which hold about ten such tensors
@@ -30,7 +33,12 @@ LOG_GROUP = 64  # standard deviations multiplied before one logarithm is taken
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``weight x + bias`` over (..., k, B, ·) with weight (..., n, m): one GEMM per replicate."""
+    """``weight x + bias`` over (..., k, B, ·) with weight (..., n, m): one GEMM per replicate.
+
+    Raises:
+        ValueError: where x has not m columns, or bias (..., n) another n.
+    """
+    _check_affine("affine", x, weight, bias)
     flat = x.flatten(-3, -2)  # (..., k B, m)
     if flat.dim() == weight.dim() == 3 and len(flat) == len(weight):
         out = torch.baddbmm(bias.unsqueeze(-2), flat, weight.mT)
@@ -40,7 +48,12 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def relu_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``relu(weight x + bias)`` over (..., k, B, ·) with weight (..., n, m); examples last in memory."""
+    """``relu(weight x + bias)`` over (..., k, B, ·) with weight (..., n, m); examples last in memory.
+
+    Raises:
+        ValueError: where x has not m columns, or bias (..., n) another n.
+    """
+    _check_affine("relu_affine", x, weight, bias)
     flat = x.flatten(-3, -2).mT  # (..., m, k B)
     bias = bias.unsqueeze(-1)
     if weight.shape[-1] == 1:
@@ -52,6 +65,14 @@ def relu_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out.relu_().mT.unflatten(-2, x.shape[-3:-1])  # (..., k, B, n)
 
 
+def _check_affine(op: str, x: Tensor, weight: Tensor, bias: Tensor) -> None:
+    if x.dim() < 3 or x.shape[-1] != weight.shape[-1] or bias.shape[-1:] != weight.shape[-2:-1]:
+        raise ValueError(
+            f"{op}: weight (..., n, m) = {tuple(weight.shape)} takes inputs (..., k, B, m) and a bias (..., n), not "
+            f"{tuple(x.shape)} and {tuple(bias.shape)}"
+        )
+
+
 def mlp(
     x: Tensor, thetas: Sequence[Tensor], widths: Sequence[int], masks: Sequence[Tensor | None] = (), rate: float = 0.0
 ) -> Tensor:
@@ -61,28 +82,56 @@ def mlp(
         x: inputs, ``(B, d)`` or ``(..., B, d)``.
         thetas: per layer, ``(..., K, 1, P)``, weights before biases.
         widths: of all activations, inputs and outputs included.
-        masks: per hidden activation, ``(..., K, B, width)``, True where kept; what is kept is divided by 1 - rate.
+        masks: per hidden activation, bool ``(..., K, B, width)``, True where kept; what is kept is divided by 1 - rate.
+        rate: in [0, 1).
 
     Returns:
         ``(..., K, B, d_out)``.
+
+    Raises:
+        ValueError: for shapes that do not fit the widths, masks that are not bool, or a rate outside its range.
     """
     masks = [m for m in masks if m is not None]
+    _check_network(x, thetas, widths, masks, rate)
     training = torch.is_grad_enabled()
     if not all(map(_is_plain, (x, *thetas))) or training and x.requires_grad or not x.numel():
         return _mlp_of_layers(x, thetas, masks, rate)
-    *lead, draws = torch.broadcast_shapes(*(t.shape[:-2] for t in (*thetas, *masks)))
+    *lead, draws = torch.broadcast_shapes((*x.shape[:-2], 1), *(t.shape[:-2] for t in (*thetas, *masks)))
     theta = torch.cat([t.expand(*lead, draws, 1, t.shape[-1]) for t in thetas], -1)
     theta = theta.reshape(-1, draws, theta.shape[-1])  # (R, K, P)
     x = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) if x.dim() > 2 else x[None]
     columns = x.mT.contiguous()  # (1 or R, d, B)
-    sizes = np.array(widths)
     if training or masks:
-        keep = [m.mT.reshape(len(theta), draws, -1, x.shape[1]) for m in masks]
-        y = _MLP.apply(theta, columns, torch.cat(keep, 2) if len(keep) > 1 else keep[0] if keep else None, rate, sizes)
+        keep = [m.expand(*lead, draws, *m.shape[-2:]).mT.reshape(len(theta), draws, -1, x.shape[1]) for m in masks]
+        y = _MLP.apply(theta, columns, torch.cat(keep, 2) if len(keep) > 1 else keep[0] if keep else None, rate, widths)
     else:
         y = x.new_empty(len(theta), draws, widths[-1], x.shape[1])
-        _call(numba_ops.mlp, theta, sizes, columns, y)
+        _call(numba_ops.mlp, "RKP L rIB RKOB", theta, np.array(widths), columns, y, **_network_sizes(widths))
     return y.mT.reshape(*lead, draws, x.shape[1], widths[-1])
+
+
+def _check_network(
+    x: Tensor, thetas: Sequence[Tensor], widths: Sequence[int], masks: Sequence[Tensor], rate: float
+) -> None:
+    parameters = [(1, d_out * (d_in + 1)) for d_in, d_out in itertools.pairwise(widths)]
+    hidden = [(*x.shape[-2:-1], d) for d in widths[1:-1]] if masks else []
+    shapes = [tuple(t.shape[-2:]) for t in (*thetas, *masks)]
+    bool_masks = all(m.dtype == torch.bool for m in masks)
+    if x.dim() < 2 or x.shape[-1] != widths[0] or shapes != parameters + hidden or not bool_masks:
+        given = ", ".join(str(tuple(t.shape)) for t in (x, *thetas, *masks))
+        raise ValueError(
+            f"mlp: a network of widths {', '.join(map(str, widths))} takes inputs (..., B, {widths[0]}), parameters "
+            f"{', '.join(f'(..., K, 1, {n})' for _, n in parameters)} and no masks or bool ones (..., K, B, width) of "
+            f"every hidden activation; given {given}"
+        )
+    if not 0 <= rate < 1:
+        raise ValueError(f"rate is {rate}; expected a rate in [0, 1)")
+
+
+def _network_sizes(widths: Sequence[int]) -> dict[str, int]:
+    """Sizes in the layouts of a network's loops: parameters, hidden units, inputs, outputs, activations."""
+    n = sum(d_out * (d_in + 1) for d_in, d_out in itertools.pairwise(widths))
+    return {"P": n, "H": sum(widths[1:-1]), "I": widths[0], "O": widths[-1], "L": len(widths)}
 
 
 def _mlp_of_layers(x: Tensor, thetas: Sequence[Tensor], masks: Sequence[Tensor], rate: float) -> Tensor:
@@ -100,13 +149,14 @@ class _MLP(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, theta, x, keep, rate, widths):
-        (r, draws, _), batch = theta.shape, x.shape[2]
-        theta = theta.contiguous()
-        hidden, y = x.new_empty(r, draws, int(widths[1:-1].sum()), batch), x.new_empty(r, draws, int(widths[-1]), batch)
-        keep = torch.empty(0, 0, 0, 0, dtype=torch.bool) if keep is None else keep.contiguous()
-        _call(numba_ops.mlp_forward, theta, widths, x, keep, float(rate), hidden, y)
+        (r, draws, _), batch, sizes = theta.shape, x.shape[2], _network_sizes(widths)
+        theta, widths = theta.contiguous(), np.array(widths)
+        hidden, y = x.new_empty(r, draws, sizes["H"], batch), x.new_empty(r, draws, sizes["O"], batch)
+        layout = "RKP L rIB RKHB RKHB RKOB" if keep is not None else "RKP L rIB 0000 RKHB RKOB"
+        keep = torch.empty(0, 0, 0, 0, dtype=torch.bool, device=x.device) if keep is None else keep.contiguous()
+        _call(numba_ops.mlp_forward, layout, theta, widths, x, keep, float(rate), hidden, y, **sizes)
         ctx.save_for_backward(theta, x, hidden)
-        ctx.widths, ctx.scale = widths, 1 / (1 - rate) if keep.numel() else 1.0
+        ctx.widths, ctx.sizes, ctx.scale = widths, sizes, 1 / (1 - rate) if keep.numel() else 1.0
         return y
 
     @staticmethod
@@ -115,28 +165,46 @@ class _MLP(torch.autograd.Function):
         theta, x, hidden = ctx.saved_tensors
         grad = torch.empty_like(theta)
         arguments = theta, ctx.widths, x, ctx.scale, hidden, torch.empty_like(hidden), grad
-        _call(numba_ops.mlp_backward, grad_y.contiguous(), *arguments)
+        layout = "RKOB RKP L rIB RKHB RKHB RKP"
+        _call(numba_ops.mlp_backward, layout, grad_y.contiguous(), *arguments, **ctx.sizes)
         return grad, None, None, None, None
 
 
 def dropout_linear(
     a: Tensor, subsets: Callable[[int], np.ndarray], rate: float, weight: Tensor, bias: Tensor, draws: int
 ) -> Tensor:
-    """weight (dropout of a) + bias, without gradients: a (1 or K, B, d_in) to (K, B, d_out), a mask for each draw and example.
+    """weight (dropout of a) + bias: a (1 or K, B, d_in) to (K, B, d_out), a mask for each draw and example.
 
     Only the units of an example that are not 0 are given masks, eight at a time: ``subsets(n)`` gives n numbers, uint8, whose bits
     are set, each with probability ``rate``, where units are dropped. They are used example by example; for each, eight units after
-    eight, and for these draw by draw (if a has draws, first draw by draw).
+    eight, and for these draw by draw (if a has draws, first draw by draw). Where derivatives are asked for, the masks
+    are written out.
+
+    Raises:
+        ValueError: for shapes that do not fit, draws that are not a multiple of a's, or a rate outside [0, 1).
     """
+    _check_affine("dropout_linear", a, weight, bias)
+    if a.dim() != 3 or bias.dim() != 1 or weight.dim() != 2:
+        raise ValueError(
+            f"dropout_linear: inputs (1 or K, B, d_in), weight (d_out, d_in) and bias (d_out,) do not fit; given "
+            f"{tuple(a.shape)}, {tuple(weight.shape)} and {tuple(bias.shape)}"
+        )
+    if draws < 1 or len(a) not in (1, draws) or not 0 <= rate < 1:
+        raise ValueError(
+            f"dropout_linear: {draws} draws at the rate {rate} of inputs of {len(a)} draws; expected K of at least 1, "
+            "inputs of K or 1, and a rate in [0, 1)"
+        )
     live = a != 0
     groups = (live.sum(-1) + 7) // 8  # (1 or K, B)
-    dropped = subsets(_total(groups) * (draws // len(a)))
-    if not a.is_cpu:
+    n = _total(groups) * (draws // len(a))
+    dropped = subsets(n)
+    check_shapes("subsets", "N", dropped, N=n)
+    differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (a, weight, bias))
+    if not a.is_cpu or differentiable or _transformed():
         return affine(a * _kept(live, groups, torch.from_numpy(dropped).to(a.device), draws) / (1 - rate), weight, bias)
     y = a.new_empty(draws, a.shape[1], len(weight), dtype=torch.float64)
-    tensors = a.double().contiguous(), weight.double(), bias.double(), y
-    a64, weight64, bias64, out = (t.numpy() for t in tensors)
-    numba_ops.dropout_linear(a64, dropped, rate, weight64, bias64, out)
+    arguments = a.detach().double().contiguous(), dropped, rate, weight.detach().double(), bias.detach().double(), y
+    _call(numba_ops.dropout_linear, "kBI N OI O KBO", *arguments, N=n, K=draws)
     return y.to(a.dtype)
 
 
@@ -150,6 +218,8 @@ def _kept(live: Tensor, groups: Tensor, dropped: Tensor, draws: int) -> Tensor:
     ends = (groups.mT.flatten().cumsum(0) * each).view(groups.mT.shape).mT  # (1 or K, B)
     rank = (live.cumsum(-1) - 1).clamp(min=0)  # (1 or K, B, d_in)
     draw = torch.arange(each, device=live.device)[:, None, None]
+    if not len(dropped):  # nothing is alive, or there are no examples
+        return live.expand(draws, -1, -1)
     group = dropped[((ends - groups * each)[..., None] + rank // 8 * each + draw).clamp(max=len(dropped) - 1)]  # (K, B, d_in)
     return ((group >> (rank % 8)) & 1) == 0
 
@@ -179,9 +249,14 @@ def gaussian_linear(a: Tensor, q: WeightGaussian, noise: str, eps: Tensor | None
     return matvec(torch.addcmul(q.mean, q.scale, eps), a)
 
 
+def _transformed() -> bool:
+    """Whether tensors may be more than their memory: tangents of forward mode, function transforms."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
 def _is_plain(t: Tensor) -> bool:
-    """Whether compiled loops may read a tensor's memory: float64, on the CPU, and no tracer's."""
-    return t.dtype == torch.float64 and t.is_cpu and type(t) in (Tensor, Parameter)
+    """Whether compiled loops may read a tensor's memory: float64, on the CPU, no tracer's, and all there is to it."""
+    return t.dtype == torch.float64 and t.is_cpu and type(t) in (Tensor, Parameter) and not _transformed()
 
 
 def _is_compiled(*tensors: Tensor, floor: float) -> bool:
@@ -374,10 +449,11 @@ class _CompiledLinear(torch.autograd.Function):
         rho = gaussian.narrow(1, p, p)
         scale = rho.exp_().add_(1).log().add_(floor)  # (R, P, K, B); u = 1 + exp(rho) takes rho's place
         y, kl = a.new_empty(r, p // (a.shape[1] + 1), k, batch), a.new_empty(r, k, batch)
-        _call(numba_ops.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
+        sizes = _layer_sizes(a.shape[1], y.shape[1])
+        _call(numba_ops.sample_with_kl, f"{_SAMPLED} ROKB RKB", gaussian, scale, a, eps, prior_scale, y, kl, **sizes)
         if not math.isfinite(kl.sum().item()):  # out of the range of exp or of the product of sigmas, or NaN
             scale = F.softplus(_hypernet(matrix[:, p:], z1, batch)).add_(floor)
-            _call(numba_ops.sample_with_kl, gaussian, scale, a, eps, prior_scale, y, kl)
+            _call(numba_ops.sample_with_kl, f"{_SAMPLED} ROKB RKB", gaussian, scale, a, eps, prior_scale, y, kl, **sizes)
             kl = _gaussian_kl(gaussian.narrow(1, 0, p), scale, None, prior_scale)
         ctx.save_for_backward(a, z1, matrix, gaussian, scale, eps)
         ctx.prior_scale = prior_scale
@@ -390,7 +466,9 @@ class _CompiledLinear(torch.autograd.Function):
         need_a, need_z = ctx.needs_input_grad[:2]
         grad, grad_a = torch.empty_like(gaussian), torch.zeros_like(a) if need_a else a
         incoming = _columns(grad_y).contiguous(), grad_kl.contiguous()
-        _call(numba_ops.sample_with_kl_backward, *incoming, gaussian, scale, a, eps, ctx.prior_scale, need_a, grad, grad_a)
+        arguments = gaussian, scale, a, eps, ctx.prior_scale, need_a, grad, grad_a
+        layout, sizes = f"ROKB RKB {_SAMPLED} RGKB RIKB", _layer_sizes(a.shape[1], grad_y.shape[-1])
+        _call(numba_ops.sample_with_kl_backward, layout, *incoming, *arguments, **sizes)
         grad_z, grad_weight, grad_bias = _hypernet_backward(grad, matrix, z1, a.shape[1], need_z)
         return _rows(grad_a) if need_a else None, grad_z, grad_weight, grad_bias, None, None, None
 
@@ -407,9 +485,20 @@ def _hypernet_backward(
     return grad_z, grad_matrix[..., :-1], grad_matrix[..., -1]
 
 
-def _call(loop, *arguments) -> None:
-    """A compiled loop on tensors."""
-    loop(*(t.numpy() if isinstance(t, Tensor) else t for t in arguments))
+_SAMPLED = "RGKB RPKB RIKB RPKb"  # gaussian, scale, a, eps in the layouts of loops with a distribution for every draw
+
+
+def _layer_sizes(d_in: int, d_out: int) -> dict[str, int]:
+    """Sizes in the layouts of a layer's loops: inputs, outputs, parameters, and their means and rhos."""
+    p = d_out * (d_in + 1)
+    return {"I": d_in, "O": d_out, "P": p, "G": 2 * p}
+
+
+def _call(loop, layout: str, *arguments, **sizes: int) -> None:
+    """A compiled loop on tensors of the shapes of its layout, see :func:`fdn_kernels.shapes.check_shapes`."""
+    arguments = [t.numpy() if isinstance(t, Tensor) else t for t in arguments]
+    check_shapes(loop.__name__, layout, *(t for t in arguments if isinstance(t, np.ndarray)), **sizes)
+    loop(*arguments)
 
 
 def _is_written_out(noise: str, kl: str, z_draws: int, draws: int) -> bool:
@@ -438,7 +527,8 @@ def _forward(
             scale = gaussian.narrow(1, p, p).exp_().add_(1).log_().add_(floor)  # in place of rho
             if not math.isfinite(scale.sum().item()):
                 torch.add(F.softplus(_hypernet(matrix[:, p:], z1, batch)), floor, out=scale)
-            _call(numba_ops.sample, gaussian, k.start, a, eps[:, :, 0], y)
+            sizes = {"C": min(k.stop, draws) - k.start, **_layer_sizes(d_in, y.shape[1])}
+            _call(numba_ops.sample, "RGCB RIkB RKP ROKB", gaussian, k.start, a, eps[:, :, 0], y, **sizes)
             continue
         gaussian, scale, log_sum = _gaussian(matrix, z1, batch, p, floor)
         mean = gaussian[:, :p]  # (R, P, k, B)
@@ -492,7 +582,8 @@ def fdn_linear(
     in_loops = noise == "shared" and _is_compiled(a, z, weight, bias, eps, floor=floor) and (
         kl == "analytic" and a.shape[-3] == z.shape[-3] == eps.shape[-3] if training else kl == "none"
     )
-    if training and not in_loops and not _is_written_out(noise, kl, z.shape[-3], eps.shape[-3] if eps is not None else 1):
+    written_out = _is_written_out(noise, kl, z.shape[-3], eps.shape[-3] if eps is not None else 1)
+    if training and (not in_loops and not written_out or eps is not None and eps.requires_grad):
         return reference.fdn_linear(a, z, weight, bias, noise, eps, kl, floor, prior_scale)
     no_weights, rows = noise in ("local", "none"), a.shape[-3] > 1 < a.shape[-1] and a.stride(-1) == 1
     if not training and not in_loops and z.shape[-3] == 1 and (no_weights or rows and kl != "sampled"):  # to columns would cost more

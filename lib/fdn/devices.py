@@ -1,12 +1,16 @@
-"""Where training and prediction run: the CPU or a GPU. Random numbers come from the host's streams on both.
+"""Where training and prediction run, the CPU or a GPU, and with which settings.
 
-A GPU is given every number that the CPU would draw, so that a seed's results agree to rounding. During training only
-scores come back from it, through :func:`to_host`, and where dropout masks are drawn the number of units they are for.
+Random numbers come from the host's streams on both. A GPU is given every number that the CPU would draw, so that a
+seed's results agree to rounding. During training only scores come back from it, through :func:`to_host`, and where
+dropout masks are drawn the number of units they are for.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -40,6 +44,34 @@ def choose_device(name: str | torch.device) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+_PRODUCTS = getattr(torch.backends.mkldnn, "matmul", None), torch.backends.cuda.matmul
+_FLOAT32_PRODUCTS = [products for products in _PRODUCTS if hasattr(products, "fp32_precision")]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """The settings with which results are computed, whatever the caller's are, which come back; also a decorator.
+
+    float32 is PyTorch's default type, multiplied as such, and the CPU its default device, on one thread, with gradients
+    and without inference mode or autocast; NumPy and autograd leave NaN and infinity to those who look for them.
+    """
+    changes = [
+        (torch.set_default_dtype, torch.get_default_dtype(), torch.float32),
+        (torch.set_num_threads, torch.get_num_threads(), 1),
+        *((partial(torch.set_autocast_enabled, t), torch.is_autocast_enabled(t), False) for t in ("cpu", "cuda")),
+        *((partial(setattr, p, "fp32_precision"), p.fp32_precision, "ieee") for p in _FLOAT32_PRODUCTS),
+    ]
+    device = nullcontext() if torch.get_default_device() == CPU else CPU  # which every call in it has to look at
+    with (
+        torch.inference_mode(False), np.errstate(all="ignore"), torch.autograd.set_detect_anomaly(False), device,
+        ExitStack() as settings,
+    ):  # fmt: skip
+        for change, before, value in changes:
+            settings.callback(change, before)
+            change(value)
+        yield
+
+
 def device_name(device: torch.device) -> str:
     """``"cpu"``, or what the GPU calls itself."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -49,7 +81,7 @@ def staged(t: Tensor, device: torch.device) -> Tensor:
     """The tensor in memory from which it can be copied to the device without waiting: pinned, for a GPU."""
     if device.type == "cpu" or not t.is_cpu:
         return t
-    return torch.empty(t.shape, dtype=t.dtype, pin_memory=device.type == "cuda").copy_(t)
+    return torch.empty(t.shape, dtype=t.dtype, device=CPU, pin_memory=device.type == "cuda").copy_(t)
 
 
 def to_device(t: Tensor, device: torch.device) -> Tensor:

@@ -68,7 +68,7 @@ class Streams:
             raise ValueError(f"{len(roots)} random streams cannot serve replicates of shape {lead}")
         self.generators = [np.random.Generator(np.random.SFC64(root)) for root in roots]
         self.lead, self.dtype = tuple(lead), dtype
-        self._block = torch.empty(len(roots), 0, dtype=dtype)
+        self._block = torch.empty(len(roots), 0, dtype=dtype, device="cpu")
         self._used = 0
 
     def _each(self, draw: Callable[[np.random.Generator], np.ndarray]) -> Tensor:

@@ -96,10 +96,18 @@ class Network(nn.Module):
             outputs ``(..., K, B, d_out)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in {1, B};
             None where it was not asked for or no layer has one.
 
+        Raises:
+            ValueError: for inputs of another width, or noise for another number of layers.
+
         Source: paper, algorithm 1 (inner loop over layers).
         """
-        noise = noise or Noise("none")
-        eps, masks = noise.eps or (None,) * len(self.layers), noise.masks or (None,) * len(self.layers)
+        noise, n, d = Noise("none") if noise is None else noise, len(self.layers), self.layers[0].d_in
+        if x.dim() < 2 or x.shape[-1] != d or len(noise.eps) not in (0, n) or len(noise.masks) not in (0, n - 1):
+            raise ValueError(
+                f"a network of {n} layers takes inputs (..., B, {d}), and noise of {n} eps or none and {n - 1} masks "
+                f"or none; given inputs {tuple(x.shape)}, {len(noise.eps)} eps and {len(noise.masks)} masks"
+            )
+        eps, masks = noise.eps or (None,) * n, noise.masks or (None,) * (n - 1)
         if self.global_weights and not any(isinstance(m, Dropped) for m in masks):
             drawn = [layer.sample(noise.kind, e, kl) for layer, e in zip(self.layers, eps)]
             widths = [self.layers[0].d_in, *(layer.d_out for layer in self.layers)]

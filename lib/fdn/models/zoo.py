@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from fdn.devices import undisturbed
 from fdn.errors import UserError
 from fdn.models.network import Network
 from fdn.models.posteriors import (
@@ -146,7 +147,10 @@ def model_spec(name: str, n_features: int, protocol: Protocol) -> ModelSpec:
 
 
 def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_outputs: int = 1) -> Network:
-    """A freshly initialised network of the model (one member of it, for an ensemble), from torch's global random state."""
+    """A freshly initialised network of the model (one member of it, for an ensemble).
+
+    As any PyTorch module it comes from torch's global random state, in its default type and on its default device.
+    """
     widths = [n_features, *spec.hidden, n_outputs]
     places = [At(a, b, n_features, i == len(spec.hidden)) for i, (a, b) in enumerate(itertools.pairwise(widths))]
     layers = [MODELS[spec.name].layer(at, spec, protocol) for at in places]
@@ -155,6 +159,7 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
     return Network(layers, dropout=protocol.ensemble_dropout if spec.members > 1 else 0.0)
 
 
+@undisturbed()
 def initial_network(
     spec: ModelSpec, dataset: str, n_features: int, protocol: Protocol, seed: int, member: int = 0, n_outputs: int = 1
 ) -> Network:
@@ -163,19 +168,18 @@ def initial_network(
     Raises:
         UserError: where the protocol begins with a data set's published seed and there is none.
     """
-    dtype, default = getattr(torch, protocol.dtype), torch.get_default_dtype()
+    dtype, own = getattr(torch, protocol.dtype), protocol.initialisation == "own"
+    if not own and dataset not in PUBLISHED_SEEDS:
+        known = ", ".join(PUBLISHED_SEEDS)
+        raise UserError(f"{dataset} has no published seed to start from; there are those of {known}")
     with torch.random.fork_rng(devices=[]):
-        if protocol.initialisation == "own":
-            torch.manual_seed(int(seed_sequence(dataset, spec.name, seed, "init", member).generate_state(1)[0]))
-            return build_network(spec, n_features, protocol, n_outputs).to(dtype)
-        if dataset not in PUBLISHED_SEEDS:
-            raise UserError(f"{dataset} has no published seed to start from; there are those of {', '.join(PUBLISHED_SEEDS)}")
-        torch.manual_seed(PUBLISHED_SEEDS[dataset] + member)
-        torch.set_default_dtype(dtype)
-        try:
-            return build_network(spec, n_features, protocol, n_outputs)
-        finally:
-            torch.set_default_dtype(default)
+        if own:
+            start = int(seed_sequence(dataset, spec.name, seed, "init", member).generate_state(1)[0])
+        else:
+            start = PUBLISHED_SEEDS[dataset] + member
+            torch.set_default_dtype(dtype)  # the type of the random numbers too; ours are float32
+        torch.default_generator.manual_seed(start)  # and no GPU's, as torch.manual_seed would
+        return build_network(spec, n_features, protocol, n_outputs).to(dtype)
 
 
 def count_parameters(spec: ModelSpec, n_features: int, protocol: Protocol) -> int:

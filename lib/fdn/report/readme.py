@@ -75,12 +75,12 @@ def update(readme: Path | None = None, folder: Path | None = None) -> None:
     Raises:
         UserError: if the README has lost its markers.
     """
-    readme = readme or paths.ROOT / "README.md"
+    readme = paths.ROOT / "README.md" if readme is None else readme
     text = readme.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise UserError(f"{readme.name} should hold the markers {BEGIN!r} and {END!r} once each")
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    block = results_block(results.load_metrics(folder or paths.COMMITTED_RESULTS))
+    block = results_block(results.load_metrics(paths.COMMITTED_RESULTS if folder is None else folder))
     with results.atomic(readme) as path:
         path.write_text(f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}", encoding="utf-8")

@@ -26,13 +26,13 @@ from tqdm import tqdm
 from fdn import data, metrics
 from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
-from fdn.devices import CPU, choose_device, device_name
-from fdn.errors import UserError
+from fdn.devices import CPU, choose_device, device_name, undisturbed
+from fdn.errors import UserError, check_seeds
 from fdn.models import BASELINE, MODEL_NAMES, MODELS, count_parameters, model_spec
 from fdn.paths import ROOT
 from fdn.protocol import Protocol
 from fdn.runs import results
-from fdn.settings import Count, Whole, checked
+from fdn.settings import Count, checked
 from fdn.training.loop import fit, restore
 from fdn.training.prediction import Prediction
 
@@ -111,13 +111,13 @@ def plan(
     return sorted(blocks, key=lambda b: -b.cost)
 
 
+@undisturbed()
 def run_block(block: Block, out: Path, progress: bool = False, device: str | torch.device = CPU) -> None:
     """Train, test and write the cells of one block, on a device of :func:`fdn.devices.choose_device`.
 
     Raises:
         FloatingPointError: naming the seeds that never had a finite validation score; the others are written.
     """
-    torch.set_num_threads(1)
     device = choose_device(device)
     dataset, protocol, start = block.dataset, block.protocol, time.perf_counter()
     seconds: dict[str, float] = {}
@@ -214,10 +214,11 @@ def run(
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
 
     Raises:
-        UserError: for an unknown name, a device that is not there, seeds that are not non-negative, or an output that
-            cannot be written.
+        UserError: for an unknown name, a device that is not there, seeds that are not different integers of at least
+            0, or an output that cannot be written.
         RuntimeError: if blocks failed, naming each and why; what succeeded is kept.
     """
+    seeds = check_seeds(seeds)
     try:
         compute(datasets, models, seeds, protocol, out, workers, progress, recompute, device)
     except RuntimeError:
@@ -242,10 +243,7 @@ def compute(
 ) -> None:
     """:func:`run` without gathering the cells: for one of many jobs that write into the same folder."""
     check_models(models)
-    device = choose_device(device)
-    if not (seeds := checked("seeds", tuple(seeds), tuple[Whole, ...])):
-        raise UserError("there are no seeds; expected one or more numbers of at least 0")
-    workers = checked("workers", workers, Count | None)
+    device, seeds, workers = choose_device(device), check_seeds(seeds), checked("workers", workers, Count | None)
     loaded = [d if isinstance(d, Dataset) else load_dataset(d, protocol) for d in datasets]
     out = Path(out)
     for dataset, model in product(loaded, models):

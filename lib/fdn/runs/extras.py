@@ -104,15 +104,15 @@ def run(
 ) -> None:
     """Compute the cells that ``out`` lacks; ``seeds`` replaces every group's own."""
     for extra in extras:
-        start = time.perf_counter()
+        start, numbers = time.perf_counter(), parse_seeds(extra.seeds if seeds is None else seeds)
         for protocol in extra.protocols:
-            experiment.run(extra.datasets, extra.models, parse_seeds(extra.seeds if seeds is None else seeds), protocol, out, workers)
+            experiment.run(extra.datasets, extra.models, numbers, protocol, out, workers)
         say(f"{extra.name}: {time.perf_counter() - start:.0f} s")
 
 
 def write(out: Path, folder: Path | None = None) -> list[Path]:
     """Write ``metrics.parquet`` and ``sidecar.json`` from a results folder, and the page ``README.md``; return their paths."""
-    folder = folder or paths.EXTRAS
+    folder = paths.EXTRAS if folder is None else folder
     metrics = results.load_metrics(out)
     wanted = set().union(*(extra.keys for extra in EXTRAS))
     used = results.sort(metrics[pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]]).isin(wanted)])
@@ -124,7 +124,7 @@ def write(out: Path, folder: Path | None = None) -> list[Path]:
 
 def update(folder: Path | None = None) -> Path:
     """Write the page anew from the folder's files and the main results, and return its path."""
-    folder = folder or paths.EXTRAS
+    folder = paths.EXTRAS if folder is None else folder
     target = folder / "README.md"
     text = page(pool(folder=folder), results.read_sidecars(folder))
     with results.atomic(target) as path:
@@ -138,12 +138,12 @@ def pool(committed: Path | None = None, folder: Path | None = None) -> pd.DataFr
     Raises:
         FileNotFoundError: if there are no main results.
     """
-    return with_extras(console.read_metrics(committed or paths.COMMITTED_RESULTS), folder)
+    return with_extras(console.read_metrics(paths.COMMITTED_RESULTS if committed is None else committed), folder)
 
 
 def with_extras(metrics: pd.DataFrame, folder: Path | None = None) -> pd.DataFrame:
     """Metrics, and the committed extras' cells that they do not hold."""
-    folder = folder or paths.EXTRAS
+    folder = paths.EXTRAS if folder is None else folder
     if not (folder / "metrics.parquet").exists():
         return metrics
     both = pd.concat([metrics, console.read_metrics(folder)], ignore_index=True)

@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from fdn.arguments import parse_seeds
 from fdn.data.dataset import Dataset
-from fdn.devices import CPU, clock, device_name
+from fdn.devices import CPU, clock, device_name, undisturbed
 from fdn.models import ModelSpec, count_parameters, model_spec
 from fdn.models.posteriors import FDNLinear
 from fdn.protocol import PUBLISHED, Protocol
@@ -122,6 +122,7 @@ def _plain(block: Block, out: Path) -> dict[str, float]:
     return {**trained.seconds, "test": test, "overhead": fitted - start - sum(trained.seconds.values())}
 
 
+@undisturbed()
 def study(
     datasets: Sequence[str], models: Sequence[str], protocol: Protocol, epochs: int, repeats: int, progress: bool = True,
     device: torch.device = CPU,
@@ -136,7 +137,6 @@ def study(
     Raises:
         AssertionError: if the programs disagree, see :func:`check`.
     """
-    torch.set_num_threads(1)
     rows, loaded = [], {}
     processes = experiment.available_cores() if device == CPU else 1
     rows.append(_once("all", "start-up", _start_up(device), 1 if processes == 1 else processes + 1))
@@ -211,6 +211,7 @@ def resized(
     return replace(dataset, **changes)
 
 
+@undisturbed()
 def growth(
     models: Sequence[str],
     dataset: Dataset,
@@ -227,7 +228,6 @@ def growth(
     validation; ``width`` multiplies the hidden layer's. An ensemble's draws are its members and do not grow.
     Columns: ``dataset``, ``model``, ``axis``, ``size``, a column for each phase, and ``total``.
     """
-    torch.set_num_threads(1)
     cases = [
         (model, axis, size) for model in models for axis in sizes for size in sizes[axis]
         if not (axis == "draws" and model == "DeepEnsembleNet")

@@ -18,6 +18,7 @@ import torch
 
 from fdn import paths
 from fdn.data.dataset import Dataset
+from fdn.devices import undisturbed
 from fdn.errors import UserError
 from fdn.models import MODEL_NAMES, ModelSpec, count_parameters, model_spec
 from fdn.protocol import PUBLISHED, Protocol
@@ -31,6 +32,7 @@ SINGLE = tuple(name for name in MODEL_NAMES if name != ENSEMBLE)
 BASE_MLP = "MLPNet of the FDN's width"
 
 
+@undisturbed()
 def measure(quick: bool = False) -> pd.DataFrame:
     """Ratios of times: columns quantity, model, size, ratio.
 
@@ -47,7 +49,6 @@ def measure(quick: bool = False) -> pd.DataFrame:
     Args:
         quick: fewer repeats and sizes.
     """
-    torch.set_num_threads(1)
     step = experiment.load_dataset("step", TIMED)
     rows = [*_predictions(step, quick), *_steps(step, quick), *_widths(step, quick), *_examples(step, quick)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -55,7 +56,7 @@ def measure(quick: bool = False) -> pd.DataFrame:
 
 def write(frame: pd.DataFrame, folder: Path | None = None) -> list[Path]:
     """Write ``latency.csv`` and the environment it was measured in, ``latency.json``; return their paths."""
-    folder = folder or paths.CLAIMS
+    folder = paths.CLAIMS if folder is None else folder
     table, environment = folder / "latency.csv", folder / "latency.json"
     with results.atomic(table) as path:
         frame.to_csv(path, index=False, float_format="%.4g")
@@ -70,7 +71,7 @@ def load(folder: Path | None = None) -> pd.DataFrame | None:
     Raises:
         UserError: if the file has other columns.
     """
-    path = (folder or paths.CLAIMS) / "latency.csv"
+    path = (paths.CLAIMS if folder is None else folder) / "latency.csv"
     if not path.exists():
         return None
     frame = pd.read_csv(path)

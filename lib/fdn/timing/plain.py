@@ -21,10 +21,12 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 
 from fdn import metrics
 from fdn.data.dataset import Dataset
+from fdn.devices import undisturbed
 from fdn.models import ModelSpec, initial_network
 from fdn.protocol import Protocol
 from fdn.streams import Streams, seed_sequence
 from fdn.training.objectives import beta_at
+from fdn.training.prediction import as_numbers
 
 BATCH_ELEMENTS = 1 << 26  # of a prediction's largest tensor, half a gigabyte: beyond it the draws are cut into groups
 
@@ -241,7 +243,7 @@ def _initialised(spec: ModelSpec, dataset: Dataset, protocol: Protocol, seed: in
 def predict(networks: Sequence[PlainNetwork], sources: Sequence[Source], x: Tensor, draws: int) -> Tensor:
     """Draws ``(K, N)`` at inputs ``(N, d)``: of the one network, or one of each member of an ensemble."""
     draws = draws if networks[0].stochastic else 1
-    group = max(1, BATCH_ELEMENTS // (len(x) * networks[0].width))
+    group = max(1, BATCH_ELEMENTS // max(1, len(x) * networks[0].width))
     sizes = [min(group, draws - first) for first in range(0, draws, group)]
     outputs = []
     with torch.no_grad():
@@ -270,14 +272,17 @@ class PlainFit:
     scores: np.ndarray
     best_epoch: int
     seconds: dict[str, float]
+    n_features: int
 
-    def predict(self, x: np.ndarray) -> Tensor:
-        """Draws ``(K, N)`` at inputs ``(N, d)``, with torch's random numbers."""
+    @undisturbed()
+    def predict(self, x: object) -> Tensor:
+        """Draws ``(K, N)`` at inputs as :meth:`fdn.training.loop.Fit.predict` takes them, with torch's random numbers."""
         dtype = getattr(torch, self.protocol.dtype)
         sources = [TorchSource(dtype)] * len(self.networks)
-        return predict(self.networks, sources, torch.as_tensor(x, dtype=dtype), self.protocol.eval_draws)
+        return predict(self.networks, sources, as_numbers(x, "x", self.n_features, dtype), self.protocol.eval_draws)
 
 
+@undisturbed()
 def plain_fit(
     spec: ModelSpec, dataset: Dataset, protocol: Protocol, seed: int, program_noise: bool = False
 ) -> PlainFit:
@@ -333,4 +338,4 @@ def plain_fit(
             seconds[phase] += float(duration)
     for network, kept in zip(networks, history[best_epoch - 1]):
         vector_to_parameters(kept, network.parameters())
-    return PlainFit(p, tuple(networks), torch.stack(history), np.array(scores), best_epoch, seconds)
+    return PlainFit(p, tuple(networks), torch.stack(history), np.array(scores), best_epoch, seconds, dataset.n_features)

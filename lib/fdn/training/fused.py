@@ -23,6 +23,7 @@ from fdn.protocol import Protocol
 from fdn.training.objectives import HomoscedasticGaussian, Likelihood
 from fdn_kernels import numba_networks as loops
 from fdn_kernels import numba_ops
+from fdn_kernels.shapes import check_shapes
 
 
 @functools.lru_cache(maxsize=16)
@@ -49,6 +50,11 @@ def _table(network: Network) -> np.ndarray | None:
     return np.array(rows) if len({row[loops.KIND] for row in rows}) == 1 else None
 
 
+def _weights(table: np.ndarray) -> int:
+    """Number of weights and biases of all layers, P."""
+    return int(table[-1, loops.WEIGHTS] + table[-1, loops.D_OUT] * (table[-1, loops.D_IN] + 1))
+
+
 def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
     """Outputs of one network with sampled weights at x ``(N, d)``; False, and nothing done, for what the loops do not compute.
 
@@ -56,6 +62,9 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bo
         row: its parameters, ``(n,)``.
         noise: where weights depend on the example it must be shared by all of them.
         out: takes the outputs, ``(K, N, n_outputs)``.
+
+    Raises:
+        ValueError: for shapes that do not fit the network.
     """
     table, layers = _table(stack.network), stack.network.layers
     plain = all(t.dtype == torch.float64 and t.is_cpu for t in (row, x)) and row.dim() == 1 and x.numel() > 0
@@ -64,7 +73,9 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bo
     if not plain or not _takes(layers) or any(mask is not None for mask in noise.masks):
         return False
     eps, floor = torch.cat([e[:, 0] for e in noise.eps], 1).numpy(), layers[0].floor  # (K, all P)
-    parameters, x = row.contiguous().numpy(), x.contiguous().numpy()
+    parameters, x = row.detach().contiguous().numpy(), x.detach().contiguous().numpy()
+    sizes = {"A": stack.flat.shape[-1], "I": layers[0].d_in, "P": _weights(table), "O": layers[-1].d_out}
+    check_shapes("draws", "A NI KP KNO", parameters, x, eps, out, **sizes)
     if table[0, loops.KIND] >= loops.INPUT:
         loops.draw(table, parameters, x, eps, floor, out.numpy())
         return True
@@ -91,7 +102,9 @@ class FusedStep:
     """
 
     def __init__(self, stack: Stack, protocol: Protocol) -> None:
-        self.layers = _table(stack.network)
+        self.layers, self.lead = _table(stack.network), stack.flat.shape[:-1]
+        hidden, d_in = int(self.layers[:-1, loops.D_OUT].sum()), stack.network.layers[0].d_in
+        self.sizes = {"A": stack.flat.shape[-1], "I": d_in, "P": _weights(self.layers), "H": hidden}
         self.flat = stack.flat.detach().view(-1, stack.flat.shape[-1]).numpy()  # (R, n), the stack's own memory
         self.moments = np.zeros_like(self.flat), np.zeros_like(self.flat)
         self.grad = np.empty_like(self.flat)
@@ -123,21 +136,29 @@ class FusedStep:
             y: targets ``(*lead, B)``.
             noise: of the pass.
             beta: weight of the KL.
+
+        Raises:
+            ValueError: for shapes that do not fit the stack.
         """
         self.steps += 1
         self._run(x, y, noise, beta, self.steps)
 
     def _run(self, x: Tensor, y: Tensor, noise: Noise, beta: float, step: int) -> None:
-        p, r = self.protocol, len(self.flat)
-        batch, eps = x.shape[-2], [e.reshape(r, -1) for e in noise.eps if e is not None]
-        eps = torch.cat(eps, 1) if eps else torch.empty(r, int(sum(o * (i + 1) for i, o in self.layers[:, [loops.D_IN, loops.D_OUT]])))
+        p, r, batch = self.protocol, len(self.flat), x.shape[-2]
+        if not x.shape[:-2] == y.shape[:-1] in (self.lead, (*self.lead[:-1], 1)):  # neighbours may share a minibatch
+            x, y = x.expand(*self.lead, *x.shape[-2:]), y.expand(*self.lead, y.shape[-1])
+        eps = [e.reshape(r, -1) for e in noise.eps if e is not None]
+        eps = torch.cat(eps, 1) if eps else torch.empty(r, self.sizes["P"], dtype=torch.float64, device="cpu")
         masks = [m.mT.reshape(r, -1, batch) for m in noise.masks if m is not None]
-        keep = torch.cat(masks, 1) if masks else torch.empty(0, 0, 0, dtype=torch.bool)
-        arrays = x.reshape(-1, *x.shape[-2:]), y.reshape(-1, batch), eps.double(), keep
+        keep = torch.cat(masks, 1) if masks else torch.empty(0, 0, 0, dtype=torch.bool, device="cpu")
+        tensors = x.reshape(-1, *x.shape[-2:]), y.reshape(-1, y.shape[-1]), eps.double(), keep
+        arrays = [t.contiguous().numpy() for t in tensors]
+        layout = "RA XBI XB RP RHB" if masks else "RA XBI XB RP 000"
+        check_shapes("train", layout, self.flat, *arrays, **self.sizes, R=r)
         size = 5 * (eps.shape[1] * batch if self.layers[0, loops.KIND] >= loops.INPUT else 1)
         self.work = self.work if self.work.size >= size else np.empty(size)
         loops.train(
-            self.layers, self.flat, *(t.contiguous().numpy() for t in arrays), beta, float(self.dropout), self.exponential,
+            self.layers, self.flat, *arrays, beta, float(self.dropout), self.exponential,
             p.floor, p.prior_scale, -1.0 if p.clip_norm is None else p.clip_norm, p.learning_rate, step, *self.moments,
             self.grad, self.work,
         )  # fmt: skip

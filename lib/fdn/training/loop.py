@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,14 +12,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fdn.data.dataset import Dataset
-from fdn.devices import CPU, choose_device, clock, mean_score, to_device
+from fdn.devices import CPU, choose_device, clock, mean_score, to_device, undisturbed
+from fdn.errors import UserError, check_count, check_seeds, is_integer
 from fdn.models import ModelSpec, Network, initial_network
 from fdn.models.stacking import Stack
 from fdn.protocol import Protocol
 from fdn.streams import Streams, seed_sequence
 from fdn.training.fused import FusedStep
 from fdn.training.objectives import HomoscedasticGaussian, Likelihood, beta_at
-from fdn.training.prediction import Prediction, noise_kind, predict_outputs
+from fdn.training.prediction import Prediction, as_numbers, noise_kind, predict_outputs
 from fdn.training.steps import AutogradStep, ReplayedStep
 
 
@@ -44,19 +46,44 @@ class Fit:
     scores: np.ndarray
     seconds: dict[str, float]
 
+    @undisturbed()
     def network(self, seed: int, member: int = 0) -> Network:
-        """The trained network of one seed (and ensemble member) as an ordinary module."""
-        row = self.flat[self.seeds.index(seed)]
-        return self.stack.extract(row[member] if self.spec.members > 1 else row)
+        """The trained network of one seed (and ensemble member) as an ordinary module.
 
-    def predict(self, seed: int, x: np.ndarray, draws: int | None = None) -> Prediction:
+        Raises:
+            UserError: for a seed or member that was not trained.
+        """
+        row, members = self._row(seed), self.spec.members
+        if not is_integer(member) or not 0 <= member < members:
+            raise UserError(f"{self.spec.name} has no member {member!r}; it has {members}, counted from 0")
+        return self.stack.extract(row[member] if members > 1 else row)
+
+    @undisturbed()
+    def predict(self, seed: int, x: object, draws: int | None = None) -> Prediction:
         """Prediction of one seed at inputs ``(N, d)`` with K draws (default: the protocol's; an ensemble: its members).
 
         Computed where the parameters are, and brought to the CPU.
+
+        Args:
+            seed: one of those trained.
+            x: an array, list, table or tensor of finite numbers in the units of the training inputs.
+            draws: K.
+
+        Raises:
+            UserError: for an unknown seed, draws that are no positive integer, or inputs that
+                :func:`fdn.training.prediction.as_numbers` refuses.
         """
-        streams = _streams(self.dataset, self.spec, seed, "test", self.protocol)
-        prediction = _predict(self, self.flat[self.seeds.index(seed)], x, streams, draws)
+        row, draws = self._row(seed), self.protocol.eval_draws if draws is None else check_count("draws", draws)
+        x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
+        streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
+        prediction = _predict(self, row, x, streams, draws)
         return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
+
+    def _row(self, seed: int) -> Tensor:
+        if not is_integer(seed) or seed not in self.seeds:
+            run, seeds = f"{self.spec.name} was not trained on {self.dataset}", ", ".join(map(str, self.seeds))
+            raise UserError(f"{run} with seed {seed!r}; seeds are {seeds}")
+        return self.flat[self.seeds.index(seed)]
 
 
 def _streams(dataset: str, spec: ModelSpec, seed: int, purpose: str, protocol: Protocol) -> Streams:
@@ -73,10 +100,8 @@ def _stacked_streams(
     return Streams(roots, lead, getattr(torch, protocol.dtype))
 
 
-def _predict(fit: Fit, row: Tensor, x: np.ndarray | Tensor, streams: Streams, draws: int | None = None) -> Prediction:
-    p = fit.protocol
-    x = torch.as_tensor(x, dtype=row.dtype, device=row.device)
-    out = predict_outputs(fit.stack, row, x, streams, draws or p.eval_draws, noise_kind(p.noise))
+def _predict(fit: Fit, row: Tensor, x: Tensor, streams: Streams, draws: int) -> Prediction:
+    out = predict_outputs(fit.stack, row, x, streams, draws, noise_kind(fit.protocol.noise))
     out = out.flatten(-4, -3) if fit.spec.members > 1 else out  # (..., K or M, N, n_outputs)
     return Prediction(fit.likelihood.mean(out), fit.likelihood.noise_variance(out))
 
@@ -91,6 +116,21 @@ def _stack(dataset: Dataset, spec: ModelSpec, seeds: Sequence[int], protocol: Pr
     return Stack(networks, (len(seeds),) if spec.members == 1 else (len(seeds), spec.members))
 
 
+def _training_data(dataset: Dataset, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training inputs and targets, and those of the validation points that count: their targets stay float64."""
+    name, d, chosen = dataset.name, dataset.n_features, dataset.id_val
+    for what, n in (("training", len(dataset.y_train)), ("ID validation", chosen.sum())):
+        if n == 0:
+            raise UserError(f"{name} has no {what} points; expected at least one")
+    return (
+        as_numbers(dataset.x_train, f"x_train of {name}", d, dtype, device),
+        as_numbers(dataset.y_train, f"y_train of {name}", None, dtype, device),
+        as_numbers(dataset.x_val[chosen], f"x_val of {name}", d, dtype, device),
+        as_numbers(dataset.y_val[chosen], f"y_val of {name}", None, torch.float64, device),
+    )
+
+
+@undisturbed()
 def fit(
     spec: ModelSpec,
     dataset: Dataset,
@@ -109,19 +149,28 @@ def fit(
         spec: model and widths, e.g. from :func:`fdn.models.model_spec`.
         dataset: data; ``id_val`` marks the validation points that count.
         protocol: every setting.
-        seeds: R seeds; a seed's result does not depend on the others.
+        seeds: R different seeds; a seed's result does not depend on the others.
         likelihood: default: the homoscedastic Gaussian with the protocol's noise variance.
         progress: show a bar on a terminal.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``; on a GPU whole steps are CUDA graphs. Numbers agree to rounding.
 
+    Results depend on the arguments only: global settings and random numbers of the caller neither enter nor change.
+
     Raises:
-        UserError: for a device that is not there.
+        UserError: for arguments of another type, seeds that are not different integers of at least 0, a device that is
+            not there, and data without training or ID validation points or with numbers that are not finite.
 
     Source: paper, algorithm 1, appendix B and the hyperparameter table.
     """
-    p, device = protocol, choose_device(device)
-    likelihood = likelihood or HomoscedasticGaussian(p.noise_variance)
-    seeds = tuple(seeds)
+    for name, (value, kind) in {
+        "spec": (spec, ModelSpec), "dataset": (dataset, Dataset), "protocol": (protocol, Protocol)
+    }.items():  # fmt: skip
+        if not isinstance(value, kind):
+            raise UserError(f"{name} is {reprlib.repr(value)}; expected a {kind.__name__} of {kind.__module__}")
+    p, device, seeds = protocol, choose_device(device), check_seeds(seeds)
+    likelihood = HomoscedasticGaussian(p.noise_variance) if likelihood is None else likelihood
+    x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
+    n_train = len(x_train)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
     stack.flat = to_device(stack.flat, device)
     flat = stack.flat  # (*lead, n), lead = (R,) or (R, M)
@@ -135,12 +184,6 @@ def fit(
         spec, p, dataset.name, seeds, likelihood, stack, flat.detach().clone(),
         best_epoch=np.zeros(len(seeds), dtype=int), scores=np.empty((len(seeds), 0)), seconds={},
     )  # fmt: skip
-
-    x_train = torch.as_tensor(dataset.x_train, dtype=flat.dtype, device=device)  # (N, d)
-    y_train = torch.as_tensor(dataset.y_train, dtype=flat.dtype, device=device)  # (N,)
-    x_val = torch.as_tensor(dataset.x_val[dataset.id_val], dtype=flat.dtype, device=device)  # (N_val, d)
-    y_val = torch.as_tensor(dataset.y_val[dataset.id_val], device=device)  # (N_val,), float64
-    n_train = len(x_train)
 
     order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
     shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
@@ -172,7 +215,7 @@ def fit(
         seconds["training"] += now - start
         for group, row, streams in validated:
             start = now
-            draws = _predict(result, row, x_val, streams).draws  # (K, N_val), or (R, K, N_val)
+            draws = _predict(result, row, x_val, streams, p.eval_draws).draws  # (K, N_val), or (R, K, N_val)
             now = clock(device)
             seconds["validation"] += now - start
             start = now

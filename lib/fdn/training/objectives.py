@@ -15,6 +15,14 @@ from fdn.errors import UserError
 from fdn.settings import Count, NonNegative, Positive, Whole, check_fields, checked
 
 
+def _squared_error(output: Tensor, y: Tensor) -> Tensor:
+    """(y - f_theta(x))^2, ``(..., K, B)``."""
+    if y.shape[-1:] != output.shape[-2:-1] or y.dim() > output.dim() - 2:
+        given = f"{tuple(y.shape)} do not fit outputs (..., K, B, n_outputs) = {tuple(output.shape)}"
+        raise ValueError(f"targets (..., B) = {given}")
+    return (y.unsqueeze(-2) - output[..., 0]).square()
+
+
 @dataclass(frozen=True)
 class HomoscedasticGaussian:
     r"""p(y | x, theta) = N(y; f_theta(x), sigma^2), one constant variance (paper, section 3.1 and appendix D)."""
@@ -35,12 +43,12 @@ class HomoscedasticGaussian:
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         """log N(y; f_theta(x), sigma^2), ``(..., K, B)``."""
-        error = (y.unsqueeze(-2) - output[..., 0]).square()  # (..., K, B)
+        error = _squared_error(output, y)
         return -0.5 * error / self.variance - 0.5 * math.log(2 * math.pi * self.variance)
 
     def data_term(self, output: Tensor, y: Tensor) -> Tensor:
         """2 sigma^2 times the negative log-likelihood less its constant: the squared error, ``(..., K, B)``."""
-        return (y.unsqueeze(-2) - output[..., 0]).square()
+        return _squared_error(output, y)
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,7 @@ class HeteroscedasticGaussian:
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         """log N(y; f_theta(x), sigma_theta(x)^2), ``(..., K, B)``."""
-        variance = self.noise_variance(output)
-        error = (y.unsqueeze(-2) - output[..., 0]).square()
+        variance, error = self.noise_variance(output), _squared_error(output, y)
         return -0.5 * (error / variance + (2 * math.pi * variance).log())
 
     def data_term(self, output: Tensor, y: Tensor) -> Tensor:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
+from fdn.devices import CPU
+from fdn.errors import UserError
 from fdn.models.stacking import Stack
 from fdn.streams import Streams
 from fdn.training import fused
@@ -21,6 +25,48 @@ DEVICE_ELEMENTS = 1 << 26  # in place of PART_ELEMENTS on a GPU, which needs mor
 def noise_kind(noise: str, sampled_weights: bool = False) -> str:
     """How a protocol's noise is computed: independent noise as ``local``, the same distribution, where weights need not exist."""
     return "local" if noise == "independent" and not sampled_weights else noise
+
+
+def as_numbers(
+    values: object, name: str, columns: int | None, dtype: torch.dtype = torch.float64, device: torch.device = CPU
+) -> Tensor:
+    """A copy of what a person passes as numbers: an array of any strides, a list, table or tensor.
+
+    Args:
+        name: for messages.
+        columns: d, for ``(N, d)`` with N of at least 0; None for ``(N,)``.
+        dtype: of the result.
+        device: of the result.
+
+    Raises:
+        UserError: for another shape, for values that are no numbers, missing, or not finite in the type.
+    """
+    expected = "(N,)" if columns is None else f"(N, {columns})"
+    if isinstance(values, Tensor):
+        values = (values.detach().double() if values.is_floating_point() else values.detach()).cpu()
+    elif isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
+        values = values.astype(np.float64).filled(np.nan)
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, a sparse tensor
+        array = np.array(None)
+    if array.dtype == object and array.ndim and all(isinstance(value, Real) for value in array.flat):
+        array = array.astype(np.float64)
+    if array.dtype.kind not in "biuf":
+        given = f"a {type(values).__name__} of {array.dtype} values"
+        raise UserError(f"{name} is {given}; expected numbers of shape {expected}")
+    if array.ndim != len(expected.split()) or columns is not None and array.shape[1] != columns:
+        hint = ""
+        if array.ndim == 1 and columns is not None and columns in (1, len(array)):
+            hint = f": use reshape({'-1, 1' if columns == 1 else '1, -1'})"
+        raise UserError(f"{name} has shape {array.shape}; expected {expected}{hint}")
+    with np.errstate(over="ignore"):
+        numbers = np.array(array, dtype=str(dtype).removeprefix("torch."), order="C")
+    if not np.isfinite(numbers).all():
+        first = tuple(map(int, np.argwhere(~np.isfinite(numbers))[0]))
+        bad = f"{name} is {numbers[first]} at {first}"
+        raise UserError(f"{bad}; expected finite numbers: fill it in, or leave the row out")
+    return torch.as_tensor(numbers, device=device)
 
 
 def predict_outputs(
@@ -87,7 +133,7 @@ class Prediction:
     @property
     def epistemic(self) -> Tensor:
         """Var_theta f_theta(x): population variance over the draws, ``(N,)``."""
-        return self.draws.var(-2, correction=0)
+        return self.draws.var(-2, correction=0) if self.draws.numel() else self.mean  # which warns of no rows
 
     @property
     def aleatoric(self) -> Tensor:

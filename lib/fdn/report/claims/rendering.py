@@ -68,7 +68,7 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
         folder: default: data/claims, which may hold ``latency.csv``.
         metrics: default: the committed results and extras.
     """
-    folder = folder or paths.CLAIMS
+    folder = paths.CLAIMS if folder is None else folder
     found = findings(extras.pool() if metrics is None else metrics, latency.load())
     table, text = folder / "claims.csv", folder / "README.md"
     with results.atomic(table) as path:
