@@ -188,6 +188,16 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_a_layer_takes_its_number_of_columns(name):
+    layer = build_network(_spec(name), D, PUBLISHED).double().layers[0]
+    for columns in (1, 5, 8):  # of which other layers have as many parameters
+        a = torch.ones(1, B, columns, **FLOAT64)
+        for x in (a, torch.ones(1, B, D, **FLOAT64)):
+            with pytest.raises(ValueError, match="takes"):
+                layer(a, x, "none", None, "none")
+
+
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("x", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_another_number_of_columns_is_refused(name, x):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -147,6 +149,19 @@ def test_an_exception_brings_the_settings_back_too(dataset):
         with pytest.raises(ValueError, match="seeds are"):
             fit(SPECS[0], dataset, PROTOCOLS[0], [])
         assert _state() == before
+
+
+def test_threads_that_start_networks_do_not_share_random_numbers():
+    starts = [initial_network(SPECS[3], "toy2", 2, PROTOCOLS[0], seed) for seed in range(40)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda seed: initial_network(SPECS[3], "toy2", 2, PROTOCOLS[0], seed), range(40)))
+    finally:
+        sys.setswitchinterval(before)
+    for one, other in zip(starts, found):
+        assert all(map(torch.equal, one.parameters(), other.parameters()))
 
 
 @pytest.mark.parametrize("name", ["default type", "default device", "deterministic", "threads", "warnings", "errstate"])

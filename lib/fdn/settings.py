@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 import types
 import typing
 from collections.abc import Mapping
@@ -100,6 +101,25 @@ def parsed(name: str, text: str, kind: Any) -> Any:
         if (found := _read(value, option)) is not _MISFIT:
             return found
     raise UserError(f"{name} is {text!r}; expected {described(kind)}")
+
+
+def check_seeds(seeds: object) -> tuple[int, ...]:
+    """The seeds, one or more different whole numbers of at least 0.
+
+    >>> check_seeds(range(3))
+    (0, 1, 2)
+
+    Raises:
+        UserError: for anything else.
+    """
+    try:
+        found = tuple(checked("a seed", seed, Whole) for seed in seeds)
+    except (TypeError, UserError):
+        found = ()
+    if not found or len(set(found)) < len(found):
+        given = reprlib.repr(seeds)
+        raise UserError(f"seeds are {given}; expected one or more different integers of at least 0, as in range(5)")
+    return found
 
 
 def check_fields(instance: Any) -> None:

@@ -46,6 +46,13 @@ class Hypernet(nn.Module):
         return affine(self.hidden_activation(s), self.output.weight, self.output.bias)
 
 
+def _check_columns(layer: nn.Module, a: Tensor) -> None:
+    """For layers whose parameters would also fit another number of inputs and outputs."""
+    if a.shape[-1] != layer.d_in:
+        expected = f"(..., k, B, {layer.d_in})"
+        raise ValueError(f"a layer of {layer.d_in} inputs takes activations {expected}, not {tuple(a.shape)}")
+
+
 class PointLinear(nn.Module):
     """q = delta(theta - theta_hat): an ordinary linear layer (MLP, dropout, ensemble members)."""
 
@@ -139,6 +146,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
         return self.d_in * self.d_out, 0
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+        _check_columns(self, a)
         theta, term = self.sample(noise, eps, kl)
         return matvec(theta, a), term
 
@@ -204,6 +212,7 @@ class FDNLinear(nn.Module):
         return self.d_in * self.d_out + self.hypernet.multiply_accumulates, 0
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
+        _check_columns(self, a)
         z = self.hypernet.hidden_activation(x if self.condition_on == "input" else a)  # (..., k, B, h)
         output = self.hypernet.output
         return fdn_linear(

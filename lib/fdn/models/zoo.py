@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -159,6 +160,9 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
     return Network(layers, dropout=protocol.ensemble_dropout if spec.members > 1 else 0.0)
 
 
+_ONE_AT_A_TIME = threading.Lock()  # PyTorch draws the weights of all threads from one generator
+
+
 @undisturbed()
 def initial_network(
     spec: ModelSpec, dataset: str, n_features: int, protocol: Protocol, seed: int, member: int = 0, n_outputs: int = 1
@@ -172,7 +176,7 @@ def initial_network(
     if not own and dataset not in PUBLISHED_SEEDS:
         known = ", ".join(PUBLISHED_SEEDS)
         raise UserError(f"{dataset} has no published seed to start from; there are those of {known}")
-    with torch.random.fork_rng(devices=[]):
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         if own:
             start = int(seed_sequence(dataset, spec.name, seed, "init", member).generate_state(1)[0])
         else:

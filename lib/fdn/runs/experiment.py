@@ -27,12 +27,12 @@ from fdn import data, metrics
 from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name, undisturbed
-from fdn.errors import UserError, check_seeds
+from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES, MODELS, count_parameters, model_spec
 from fdn.paths import ROOT
 from fdn.protocol import Protocol
 from fdn.runs import results
-from fdn.settings import Count, checked
+from fdn.settings import Count, check_seeds, checked
 from fdn.training.loop import fit, restore
 from fdn.training.prediction import Prediction
 

@@ -13,10 +13,11 @@ from tqdm import tqdm
 
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, clock, mean_score, to_device, undisturbed
-from fdn.errors import UserError, check_count, check_seeds, is_integer
+from fdn.errors import UserError
 from fdn.models import ModelSpec, Network, initial_network
 from fdn.models.stacking import Stack
 from fdn.protocol import Protocol
+from fdn.settings import Count, check_seeds, checked
 from fdn.streams import Streams, seed_sequence
 from fdn.training.fused import FusedStep
 from fdn.training.objectives import HomoscedasticGaussian, Likelihood, beta_at
@@ -54,7 +55,7 @@ class Fit:
             UserError: for a seed or member that was not trained.
         """
         row, members = self._row(seed), self.spec.members
-        if not is_integer(member) or not 0 <= member < members:
+        if isinstance(member, bool) or member not in range(members):
             raise UserError(f"{self.spec.name} has no member {member!r}; it has {members}, counted from 0")
         return self.stack.extract(row[member] if members > 1 else row)
 
@@ -73,14 +74,14 @@ class Fit:
             UserError: for an unknown seed, draws that are no positive integer, or inputs that
                 :func:`fdn.training.prediction.as_numbers` refuses.
         """
-        row, draws = self._row(seed), self.protocol.eval_draws if draws is None else check_count("draws", draws)
+        row, draws = self._row(seed), self.protocol.eval_draws if draws is None else checked("draws", draws, Count)
         x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
         streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
         prediction = _predict(self, row, x, streams, draws)
         return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
 
     def _row(self, seed: int) -> Tensor:
-        if not is_integer(seed) or seed not in self.seeds:
+        if isinstance(seed, bool) or seed not in self.seeds:
             run, seeds = f"{self.spec.name} was not trained on {self.dataset}", ", ".join(map(str, self.seeds))
             raise UserError(f"{run} with seed {seed!r}; seeds are {seeds}")
         return self.flat[self.seeds.index(seed)]

@@ -42,16 +42,17 @@ def as_numbers(
         UserError: for another shape, for values that are no numbers, missing, or not finite in the type.
     """
     expected = "(N,)" if columns is None else f"(N, {columns})"
-    if isinstance(values, Tensor):
-        values = (values.detach().double() if values.is_floating_point() else values.detach()).cpu()
-    elif isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
-        values = values.astype(np.float64).filled(np.nan)
     try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, a sparse tensor
+        if isinstance(values, Tensor):
+            array = np.asarray((values.detach().double() if values.is_floating_point() else values.detach()).cpu())
+        elif isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
+            array = values.astype(np.float64).filled(np.nan)
+        else:
+            array = np.asarray(values)
+        if array.dtype == object and array.ndim and all(isinstance(value, Real) for value in array.flat):
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # rows of different lengths, a tensor without numbers
         array = np.array(None)
-    if array.dtype == object and array.ndim and all(isinstance(value, Real) for value in array.flat):
-        array = array.astype(np.float64)
     if array.dtype.kind not in "biuf":
         given = f"a {type(values).__name__} of {array.dtype} values"
         raise UserError(f"{name} is {given}; expected numbers of shape {expected}")
