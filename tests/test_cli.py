@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_results import contents, write_results
+from fake_results import NASTY, contents, write_results
 
 from fdn import data, paths
 from fdn.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
@@ -40,6 +40,14 @@ def complaint(capsys: pytest.CaptureFixture, *argv: str | Path, status: int = 2)
 def cells(out: Path) -> dict[str, int]:
     """Time at which each cell was written."""
     return {str(p.relative_to(out)): p.stat().st_mtime_ns for p in out.glob("cells/*/*/*/*.json")}
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """A folder whose name no part of the program may take for more than a name."""
+    folder = tmp_path / NASTY
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -497,3 +505,14 @@ def test_a_folder_in_place_of_a_notebooks_file_is_named(capsys, tmp_path):
         said = complaint(capsys, "notebook", "03_toy", "--out", folder)
         assert "argument --out" in said and f"{folder!r} is a folder" in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_others_would_expand_is_a_name(capsys, monkeypatch, tmp_path):
+    """A tilde is the home of pandas, a dash an option of Sphinx and Snakemake."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for out in ("~", "-o", "~/x", "%d"):
+        run = ["run", "--dataset", "step", "--models", "TrainingMean", "--seeds", "0", *SHORT, f"--out={out}"]
+        assert main(run) == 0
+        assert set(results.load_metrics(tmp_path / out)["model"]) == {"TrainingMean"}
+    assert {path.name for path in tmp_path.iterdir()} == {"~", "-o", "%d"}

@@ -10,7 +10,7 @@ import jupytext
 import nbformat
 import pandas as pd
 import pytest
-from fake_results import contents, write_results
+from fake_results import NASTY, contents, write_results
 
 from fdn import paths
 from fdn.arguments import parse_protocol
@@ -65,6 +65,14 @@ def write_pair(folder: Path, name: str, script: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     jupytext.write(notebook, folder / f"{name}.ipynb")
     jupytext.write(notebook, folder / f"{name}.py", fmt="py:percent")
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """A folder whose name no part of the program may take for more than a name."""
+    folder = tmp_path / NASTY
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -222,6 +230,18 @@ def test_a_failed_notebook_is_left_to_read_but_not_under_its_name(tmp_path):
     notebooks.run_with_parameters(source, target, {"n": 3})
     assert [path.name for path in target.parent.iterdir()] == ["fails-2.ipynb"]
     assert notebooks.parameters_used(target) == {"n": 3}
+
+
+def test_a_notebooks_file_is_the_one_named(tmp_path, monkeypatch, capsys):
+    script = '# %% tags=["parameters"]\ndataset: str = "step"  # text\n\n# %%\nprint(dataset)\n'
+    write_pair(tmp_path / "notebooks", "shows", script)
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.chdir(tmp_path)
+    name, value = "{dataset}-%s 'x'.ipynb", "{x} 'q' \\ \"d\" %s ü"
+    assert main(["notebook", "shows", "--out", name, "--set", f"dataset={value}"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"notebooks", name}
+    assert notebooks.parameters_used(tmp_path / name) == {"dataset": value}
+    assert value in str([cell.outputs[0].text for cell in nbformat.read(tmp_path / name, 4).cells if cell.get("outputs")][-1])
 
 
 def published_folder(project: Path) -> dict[str, bytes]:

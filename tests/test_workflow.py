@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_results import contents, write_results
+from fake_results import NASTY, contents, write_results
 from test_reproduce import TRAINING, write_pair
 
 from fdn import data, paths
@@ -49,6 +50,14 @@ def assert_same_results(out: Path, alone: Path) -> None:
 def touch(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """A folder whose name no part of the program may take for more than a name."""
+    folder = tmp_path / NASTY
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -258,15 +267,23 @@ def test_collecting_misses_no_cell_of_a_run_that_ends_meanwhile(monkeypatch, tmp
     assert set(results.load_metrics(tmp_path)["model"]) == set(MODELS) and calls == [1, 2, 2]
 
 
-def test_snakemake_alone_plans_the_run_it_is_asked_for(tmp_path):
-    *command, prepared = study.snakemake_command(tmp_path / "out", study.PROFILES / "local")
-    assert prepared == "prepared=True"
-    request = ["tasks=step=0:30 sine=0:1", f"models={','.join(MODELS)}", "protocol=as_written", "epochs=1", "--dry-run"]
-    done = subprocess.run([*command, *request], capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
-    plan = study.read(tmp_path / "out")
+def test_snakemake_alone_plans_the_run_it_is_asked_for(monkeypatch, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(study.SNAKEFILE.parent, tmp_path / "workflow")
+    monkeypatch.setattr(study, "SNAKEFILE", tmp_path / "workflow" / "Snakefile")
+    request = ["tasks=step=0:30 sine=0:1", f"models={','.join(MODELS)}", "protocol=as_written", "epochs=1"]
+    options = ["--config", *request, "--dry-run", "--printshellcmds", "--quiet", "reason"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+    run = study.start_snakemake(out, tmp_path / "workflow" / "profiles" / "local", *options, **streams)
+    said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    plan = study.read(out)
     assert plan.label == "as_written+epochs=1" and {piece.model for piece in plan.pieces} == set(MODELS)
-    counts = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE))
+    commands = [line.strip() for line in said.split("\n") if " -m lib notebook " in line]
+    assert len(set(commands)) == len(plan.notebooks)
+    for command in commands:  # as a shell reads it, and only what is asked for
+        assert f"out={out}" in shlex.split(command)
+    counts = dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE))
     assert int(counts["total"]) == len(plan.pieces) + len(plan.products) + 1
     assert {piece.rule for piece in plan.pieces} < set(counts)
 
@@ -274,9 +291,9 @@ def test_snakemake_alone_plans_the_run_it_is_asked_for(tmp_path):
 def cells_and_collection(out: Path) -> subprocess.Popen:
     """What `fdn paper` starts, but for tables, figures, notebooks and comparison."""
     study.prepare(study.plan(out, {"step": "0:2"}, MODELS, epochs=1), out)
-    command = [*study.snakemake_command(out, study.PROFILES / "local"), "--until", "collect"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
-    return subprocess.Popen(command, start_new_session=True, **pipes)
+    options = ["--config", "prepared=True", "--until", "collect"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+    return study.start_snakemake(out, study.PROFILES / "local", *options, start_new_session=True, **streams)
 
 
 def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done(tmp_path):

@@ -309,17 +309,21 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def snakemake_command(out: Path, profile: Path) -> list[str | Path]:
-    """Snakemake for a prepared folder, without its own lock, which would outlive a run that is killed."""
-    places = ["--snakefile", SNAKEFILE, "--directory", out, "--profile", profile]
-    return [sys.executable, "-m", "snakemake", *places, "--nolock", "--config", "prepared=True"]
+def start_snakemake(out: Path, profile: Path, *options: str, **streams: object) -> subprocess.Popen:
+    """Snakemake for a prepared folder, an absolute path, without its own lock, which would outlive a run that is killed.
+
+    It starts in the profile's folder, whose path it would take for a pattern.
+    """
+    places = ["--snakefile", SNAKEFILE, "--directory", out, "--profile", "."]
+    command = [sys.executable, "-m", "snakemake", *places, "--nolock", *options]
+    return subprocess.Popen(command, cwd=profile, env=os.environ | {"PYTHONUTF8": "1"}, **streams)
 
 
 def _snakemake(out: Path, profile: Path, say: Callable[[str], None]) -> bool:
     """Whether Snakemake could do everything; what it says goes to a file, and how far it is to ``say``."""
     with (out / SAID).open("wb") as file, (out / SAID).open(encoding="utf-8", errors="replace") as said:
         inherits = {"stdout": file, "stderr": file, "close_fds": False}  # the lock too, should this process be killed
-        process = subprocess.Popen(snakemake_command(out, profile), env=os.environ | {"PYTHONUTF8": "1"}, **inherits)
+        process = start_snakemake(out, profile, "--config", "prepared=True", **inherits)
         try:
             while True:
                 ended = process.poll() is not None
