@@ -259,6 +259,7 @@ def test_collecting_misses_no_cell_of_a_run_that_ends_meanwhile(monkeypatch, tmp
 
 
 def test_snakemake_alone_plans_the_run_it_is_asked_for(tmp_path):
+    """Takes as long as Snakemake does to start."""
     *command, prepared = study.snakemake_command(tmp_path / "out", study.PROFILES / "local")
     assert prepared == "prepared=True"
     request = ["tasks=step=0:30 sine=0:1", f"models={','.join(MODELS)}", "protocol=as_written", "epochs=1", "--dry-run"]
