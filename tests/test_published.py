@@ -353,7 +353,7 @@ def test_the_page_and_the_file_hold_every_number(tmp_path):
 
 
 def test_the_page_counts_further_seeds_as_well(tmp_path):
-    """Long, for the numbers of 100 seeds are compared."""
+    """Long, for a page of comparison has a randomisation test, by resampling."""
     few, many = perfect_seeds(3), perfect_seeds(5)
     more = pd.concat([few[few["dataset"] != "ccpp"], many[many["dataset"] == "ccpp"]])
     said = console.more_seeds(few, more, "published")
