@@ -6,11 +6,12 @@ from importlib.util import find_spec
 import pytest
 
 collect_ignore = [] if find_spec("triton") else ["fdn_kernels/triton_ops.py", "fdn_kernels/aot.py"]
+LONGEST = "test_triton", "06_kernel"  # of the tests and of the notebooks
 LONG = 5.0  # seconds; a test that takes longer says why
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.stem != "test_triton")  # the longest file first: no process is left with it at the end
+    items.sort(key=lambda item: item.path.stem not in LONGEST)  # first: no process is left with one at the end
 
 
 @pytest.hookimpl(wrapper=True)

@@ -105,7 +105,7 @@ def test_check_notices_another_dropout_rate(dataset, monkeypatch):
         return replace(prediction, draws=prediction.mean + 1.2 * (prediction.draws - prediction.mean))
 
     monkeypatch.setattr(Fit, "predict", too_wide)
-    with pytest.raises(AssertionError, match="ratio of their variances 1.4"):
+    with pytest.raises(AssertionError, match=r"ratio of their variances 1\.[345]"):  # 1.44 of 100 draws
         benchmark.check(small("MLPDropoutNet"), dataset, replace(PROTOCOLS[0], eval_draws=100), [0])
 
 

@@ -292,6 +292,7 @@ def test_saved_files_are_small_undated_and_the_same_each_time(tmp_path, points):
 
 
 def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, points, runs, monkeypatch):
+    """Takes as long as drawing every figure does."""
     saved = {}
     monkeypatch.setattr(figures, "save", lambda fig, stem: saved.setdefault(stem.name, [stem]))
     sine = runs[runs["model"] == "BayesNet"].assign(dataset="sine")

@@ -60,6 +60,7 @@ def test_page_of_claims_holds_the_committed_results(tmp_path):
 
 @pytest.mark.skipif(not (paths.EXTRAS / "README.md").exists(), reason="no extras were run yet: `fdn extras`")
 def test_page_of_extras_holds_the_committed_results():
+    """Long, for every group of runs is compared with the published numbers."""
     blocks = results.read_sidecars(paths.EXTRAS)
     assert (paths.EXTRAS / "README.md").read_text(encoding="utf-8") == extras.page(extras.pool(), blocks)
 

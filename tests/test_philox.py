@@ -77,6 +77,7 @@ print(json.dumps([t.tolist() for t in (seeds, counters, out, words, uniforms)]))
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="the package triton is not installed")
 def test_integers_and_uniforms_of_triton(tmp_path):
+    """Takes as long as importing Triton does, in a process of its own."""
     script = tmp_path / "script.py"  # the interpreter reads a kernel's source from its file
     script.write_text(TRITON, encoding="utf-8")
     environment = os.environ | {"TRITON_INTERPRET": "1"}  # before triton is imported

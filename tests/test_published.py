@@ -257,6 +257,7 @@ def one_more_seed(rng: np.random.Generator, shift: float = 0.0, groups: int = 36
 
 
 def test_uniformity_holds_its_level_although_a_run_s_numbers_depend_on_each_other():
+    """Long, for a level is seen in many repetitions only."""
     rng = np.random.default_rng(0)
     tests = [published.uniformity(one_more_seed(rng), resamples=500) for _ in range(60)]
     p = np.array([t.set_index("by").at["total", "p"] for t in tests])
@@ -352,6 +353,7 @@ def test_the_page_and_the_file_hold_every_number(tmp_path):
 
 
 def test_the_page_counts_further_seeds_as_well(tmp_path):
+    """Long, for a page of comparison has a randomisation test, by resampling."""
     few, many = perfect_seeds(3), perfect_seeds(5)
     more = pd.concat([few[few["dataset"] != "ccpp"], many[many["dataset"] == "ccpp"]])
     said = console.more_seeds(few, more, "published")

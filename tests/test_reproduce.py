@@ -149,6 +149,8 @@ def test_reproduce_runs_everything_once(project, monkeypatch, capsys, tmp_path):
 
 
 def test_what_changed_is_run_again_and_nothing_else(project, without_training, capsys, tmp_path):
+    """Long, for the tables and the comparison are made eight times."""
+
     def ran(*options: str) -> list[str]:
         without_training.clear()
         assert main(["reproduce", "--out", str(tmp_path / "out"), *options]) == 0

@@ -268,6 +268,7 @@ def test_collecting_misses_no_cell_of_a_run_that_ends_meanwhile(monkeypatch, tmp
 
 
 def test_snakemake_alone_plans_the_run_it_is_asked_for(monkeypatch, tmp_path):
+    """Takes as long as Snakemake does to start."""
     out = tmp_path / "out"
     shutil.copytree(study.SNAKEFILE.parent, tmp_path / "workflow")
     monkeypatch.setattr(study, "SNAKEFILE", tmp_path / "workflow" / "Snakefile")
@@ -279,7 +280,7 @@ def test_snakemake_alone_plans_the_run_it_is_asked_for(monkeypatch, tmp_path):
     assert run.returncode == 0, said
     plan = study.read(out)
     assert plan.label == "as_written+epochs=1" and {piece.model for piece in plan.pieces} == set(MODELS)
-    commands = [line.strip() for line in said.split("\n") if " -m lib notebook " in line]
+    commands = [line.strip() for line in said.split("\n") if " -m fdn notebook " in line]
     assert len(set(commands)) == len(plan.notebooks)
     for command in commands:  # as a shell reads it, and only what is asked for
         assert f"out={out}" in shlex.split(command)
