@@ -1,4 +1,4 @@
-"""The command line: ``fdn COMMAND``, or ``python -m lib COMMAND``.
+"""The command line: ``fdn COMMAND``, or ``python -m fdn COMMAND``.
 
 A mistake of the person at the keyboard is answered by one sentence and status 2, cells that could not be
 computed by status 1, an interruption by status 130.
