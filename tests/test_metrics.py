@@ -489,3 +489,14 @@ def test_original_units_of_any_size():
     assert metrics.to_original_units({"mse_id": 1e-200, "crps_id": 1.0}, 1e170) == {
         "mse_id": pytest.approx(1e140, rel=1e-12), "crps_id": 1e170,
     }  # fmt: skip
+
+
+def test_nll_takes_a_variance_for_every_draw_and_point():
+    rng = np.random.default_rng(3)
+    draws, y, variance = rng.normal(size=(2, 5, 7)), rng.normal(size=7), rng.gamma(2.0, size=(2, 5, 7))
+    density = np.exp(-np.square(draws - y) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    np.testing.assert_allclose(metrics.nll(draws, y, variance), -np.log(density.mean(-2)), rtol=1e-12)
+    np.testing.assert_allclose(metrics.nll(draws, y, np.full(draws.shape, 0.3)), metrics.nll(draws, y, 0.3), rtol=1e-12)
+    for wrong in (variance[0], -variance):
+        with pytest.raises(ValueError, match="positive"):
+            metrics.nll(draws, y, wrong)

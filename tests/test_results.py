@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from fake_results import contents, write_results
 
 from fdn import data
@@ -16,10 +17,11 @@ from fdn.arguments import parse_protocol, parse_seeds, seed_ranges
 from fdn.cli import main
 from fdn.data import from_frame
 from fdn.errors import UserError
-from fdn.models import BASELINE, MODEL_NAMES
+from fdn.models import BASELINE, MODEL_NAMES, model_spec
 from fdn.paths import segment
 from fdn.protocol import PUBLISHED
 from fdn.runs import experiment, results
+from fdn.training.loop import fit
 
 CELL = ("published", "step", "BayesNet", 0)
 ODD_NAMES = [
@@ -252,3 +254,16 @@ def test_a_damaged_fit_is_none(older_cells, caplog):
     damaged.write_bytes(damaged.read_bytes()[:100])
     frame = experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False)
     assert frame["nll_id"].isna().sum() == 1 and f"{damaged} is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("model", ["DeepEnsembleNet", "LP-FDNet"])
+def test_a_likelihood_is_a_setting_and_its_variance_enters_the_nll(model, tmp_path):
+    protocol = replace(PUBLISHED, epochs=20, eval_draws=5, ensemble_members=2, likelihood="heteroscedastic")
+    frame = experiment.run(["step"], [model], [0], protocol, tmp_path, workers=1, progress=False)
+    data_set = experiment.load_dataset("step", protocol)
+    trained = fit(model_spec(model, 1, protocol), data_set, protocol, [0])
+    prediction = trained.predict(0, data_set.x_test)
+    assert prediction.noise_variance.std() > 0 and frame["n_params"].item() == trained.flat[0].numel()
+    expected = -prediction.mixture().log_prob(torch.from_numpy(data_set.y_test)).mean().item()
+    assert frame["nll_all"].item() == pytest.approx(expected, rel=1e-9)
+    assert "+likelihood=heteroscedastic" in frame["protocol"].item()

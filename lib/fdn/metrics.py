@@ -191,12 +191,12 @@ def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.ldexp(errors.mean(axis=-1) - gaps, e)
 
 
-def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float = 0.5) -> np.ndarray:
+def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0.5) -> np.ndarray:
     """Negative log density of y at each point under the paper's predictive mixture.
 
     NLL_i = -log (1/K) sum_k N(y_i; y_i^(k), noise_variance).
     The default 0.5 is the variance sigma^2 that a loss of squared error + beta KL at beta = 1 implies, since
-    beta = 2 sigma^2. Shape (..., N); nats, so rescaling y shifts it; lower is better.
+    beta = 2 sigma^2; a variance for every draw and point is (..., K, N). Shape (..., N); nats, so rescaling y shifts it; lower is better.
     ValueError for shapes that do not match and for a variance that is not positive.
     Source: Appendix H, "On NLL / NLPD"; Appendix D for beta = 2 sigma^2.
 
@@ -204,6 +204,14 @@ def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float = 0.5) -> np.nda
     array([0.5724])
     """
     draws, y = _check_draws(draws, y)
+    if np.ndim(noise_variance):
+        if np.shape(noise_variance) != draws.shape or not (np.asarray(noise_variance) > 0).all():
+            given = f"noise_variance has shape {np.shape(noise_variance)}"
+            raise ValueError(f"{given}, expected a positive number or positive ones of shape {draws.shape}")
+        sigma = np.sqrt(noise_variance)  # (..., K, N)
+        with np.errstate(invalid="ignore", over="ignore"):
+            log_kernel = logsumexp(-0.5 * np.square((draws - y) / sigma) - np.log(sigma), axis=-2)  # (..., N)
+        return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi) - log_kernel
     if not 0 < 2 * np.pi * noise_variance < np.inf:
         raise ValueError(f"noise_variance is {noise_variance}, expected a positive number, and 2 pi times it a finite one")
     e = int(np.frexp(noise_variance)[1]) // 2  # of its root
@@ -422,7 +430,7 @@ def summary(
     y: np.ndarray,
     id_mask: np.ndarray,
     variance_offset: float = 0.0,
-    noise_variance: float = 0.5,
+    noise_variance: float | np.ndarray = 0.5,
 ) -> dict[str, float]:
     """Every number reported for one run: `SUMMARY_COLUMNS`, in that order.
 

@@ -43,6 +43,7 @@ class Protocol:
     # objective
     objective: Literal["elbo", "iwae"] = "elbo"  # B.A or B.B
     train_draws: Count = 1  # K while training
+    likelihood: Literal["homoscedastic", "heteroscedastic"] = "homoscedastic"  # of the observations
     noise_variance: Positive = 0.5  # sigma^2 of the likelihood; beta = 2 sigma^2 turns the ELBO into MSE + beta KL
     prior_scale: Positive = 1.0  # sigma_0
     beta_schedule: Literal["constant", "linear", "cosine", "sigmoid"] = "linear"

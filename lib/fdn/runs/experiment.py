@@ -28,7 +28,7 @@ from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name, undisturbed
 from fdn.errors import UserError
-from fdn.models import BASELINE, MODEL_NAMES, MODELS, count_parameters, model_spec
+from fdn.models import BASELINE, MODEL_NAMES, MODELS, model_spec
 from fdn.paths import ROOT
 from fdn.protocol import Protocol
 from fdn.runs import results
@@ -135,7 +135,7 @@ def run_block(block: Block, out: Path, progress: bool = False, device: str | tor
             trained = fit(spec, dataset, protocol, block.seeds, progress=progress, device=device)
         seconds, best_epoch = dict(trained.seconds), trained.best_epoch
         predictions = (trained.predict(seed, dataset.x_test) for seed in block.seeds)
-        n_params = count_parameters(spec, dataset.n_features, protocol)
+        n_params = trained.flat[0].numel()
     failed, testing = [], time.perf_counter()
     for seed, epoch, prediction in zip(block.seeds, best_epoch, predictions):
         if epoch == 0 and block.model != BASELINE:
@@ -163,12 +163,14 @@ def write_prediction(
     dataset, protocol = block.dataset, block.protocol
     draws = prediction.draws.double().numpy()  # (K, N)
     y, id_test, offset = dataset.y_test, dataset.id_test, protocol.variance_offset
+    constant = protocol.likelihood == "homoscedastic" or block.model == BASELINE
+    noise_variance = protocol.noise_variance if constant else prediction.noise_variance.double().numpy()  # (K, N)
     row = {
         "dataset": dataset.name,
         "model": block.model,
         "protocol": protocol.label,
         "seed": seed,
-        **metrics.summary(draws, y, id_test, variance_offset=offset, noise_variance=protocol.noise_variance),
+        **metrics.summary(draws, y, id_test, variance_offset=offset, noise_variance=noise_variance),
         "best_epoch": best_epoch,
         "n_params": n_params,
         "n_draws": len(draws),

@@ -20,7 +20,7 @@ from fdn.protocol import Protocol
 from fdn.settings import Count, check_seeds, checked
 from fdn.streams import Streams, seed_sequence
 from fdn.training.fused import FusedStep
-from fdn.training.objectives import HomoscedasticGaussian, Likelihood, beta_at
+from fdn.training.objectives import LIKELIHOODS, Likelihood, beta_at
 from fdn.training.prediction import Prediction, as_numbers, noise_kind, predict_outputs
 from fdn.training.steps import AutogradStep, ReplayedStep
 
@@ -151,7 +151,7 @@ def fit(
         dataset: data; ``id_val`` marks the validation points that count.
         protocol: every setting.
         seeds: R different seeds; a seed's result does not depend on the others.
-        likelihood: default: the homoscedastic Gaussian with the protocol's noise variance.
+        likelihood: default: the protocol's.
         progress: show a bar on a terminal.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``; on a GPU whole steps are CUDA graphs. Numbers agree to rounding.
 
@@ -169,7 +169,7 @@ def fit(
         if not isinstance(value, kind):
             raise UserError(f"{name} is {reprlib.repr(value)}; expected a {kind.__name__} of {kind.__module__}")
     p, device, seeds = protocol, choose_device(device), check_seeds(seeds)
-    likelihood = HomoscedasticGaussian(p.noise_variance) if likelihood is None else likelihood
+    likelihood = LIKELIHOODS[p.likelihood](p) if likelihood is None else likelihood
     x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
     n_train = len(x_train)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
@@ -240,7 +240,7 @@ def restore(
     device: str | torch.device = CPU,
 ) -> Fit:
     """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``: it predicts what it did."""
-    likelihood = HomoscedasticGaussian(protocol.noise_variance)
+    likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
     best_epoch = np.where(np.isfinite(scores).any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)

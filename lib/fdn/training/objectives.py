@@ -6,12 +6,14 @@ Network outputs are ``(..., K, B, n_outputs)``, targets ``(..., B)``; losses are
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fdn.errors import UserError
+from fdn.protocol import Protocol
 from fdn.settings import Count, NonNegative, Positive, Whole, check_fields, checked
 
 
@@ -80,6 +82,12 @@ class HeteroscedasticGaussian:
 
 
 Likelihood = HomoscedasticGaussian | HeteroscedasticGaussian
+
+# A likelihood is added here and in `Protocol.likelihood`
+LIKELIHOODS: dict[str, Callable[[Protocol], Likelihood]] = {
+    "homoscedastic": lambda p: HomoscedasticGaussian(p.noise_variance),
+    "heteroscedastic": lambda p: HeteroscedasticGaussian(p.floor),
+}
 
 
 def beta_elbo(output: Tensor, y: Tensor, kl: Tensor | None, beta: float, likelihood: Likelihood) -> Tensor:
