@@ -121,7 +121,7 @@ def test_seeds_members_and_draws_that_there_are_not(trained):
         with pytest.raises(UserError, match="was not trained"):
             model.network(seed)
     for draws in (0, -1, True, 2.0, "5"):
-        with pytest.raises(UserError, match=f"draws is {draws!r}; expected a positive integer"):
+        with pytest.raises(UserError, match=f"draws is {draws!r}; expected a whole number from 1"):
             model.predict(0, x, draws)
     assert len(model.predict(0, x, 1).draws) == 1 and len(model.predict(0, x).draws) == 7
     ensemble = trained["DeepEnsembleNet", "published"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ class Fit:
             UserError: for a seed or member that was not trained.
         """
         row, members = self._row(seed), self.spec.members
-        if isinstance(member, bool) or member not in range(members):
+        if isinstance(member, bool) or not isinstance(member, Integral) or member not in range(members):
             raise UserError(f"{self.spec.name} has no member {member!r}; it has {members}, counted from 0")
         return self.stack.extract(row[member] if members > 1 else row)
 
@@ -81,7 +82,7 @@ class Fit:
         return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
 
     def _row(self, seed: int) -> Tensor:
-        if isinstance(seed, bool) or seed not in self.seeds:
+        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed not in self.seeds:
             run, seeds = f"{self.spec.name} was not trained on {self.dataset}", ", ".join(map(str, self.seeds))
             raise UserError(f"{run} with seed {seed!r}; seeds are {seeds}")
         return self.flat[self.seeds.index(seed)]
