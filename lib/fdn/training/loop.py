@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Fit:
             UserError: for a seed or member that was not trained.
         """
         row, members = self._row(seed), self.spec.members
-        if isinstance(member, bool) or not isinstance(member, Integral) or member not in range(members):
+        if _index(member) not in range(members):
             raise UserError(f"{self.spec.name} has no member {member!r}; it has {members}, counted from 0")
         return self.stack.extract(row[member] if members > 1 else row)
 
@@ -82,10 +82,18 @@ class Fit:
         return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
 
     def _row(self, seed: int) -> Tensor:
-        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed not in self.seeds:
+        if _index(seed) not in self.seeds:
             run, seeds = f"{self.spec.name} was not trained on {self.dataset}", ", ".join(map(str, self.seeds))
             raise UserError(f"{run} with seed {seed!r}; seeds are {seeds}")
         return self.flat[self.seeds.index(seed)]
+
+
+def _index(value: object) -> int | None:
+    """The integer, of whichever library; None for what is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def _streams(dataset: str, spec: ModelSpec, seed: int, purpose: str, protocol: Protocol) -> Streams:
