@@ -345,20 +345,20 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path):
 
 def test_papermill_batches_run_at_the_same_time_into_one_folder(tmp_path):
     """Long, for two Jupyter kernels start, import and train."""
-    write_pair(tmp_path, "batch", TRAINING)
-    out = tmp_path / "out"
+    plain, out = tmp_path.parent, tmp_path / "out"  # papermill's own command takes braces for parameters
+    write_pair(plain, "batch", TRAINING)
     batches = []
     for seeds in ("0:2", "2:4"):
         parameters = {"models": "BayesNet", "seeds": seeds, "epochs": "1", "out": str(out)}
         options = [word for name, value in parameters.items() for word in ("-p", name, value)]
-        target = tmp_path / f"batch-{seeds}.ipynb"
-        command = [sys.executable, "-m", "papermill", tmp_path / "batch.ipynb", target, *options]
+        target = plain / f"batch-{seeds}.ipynb"
+        command = [sys.executable, "-m", "papermill", plain / "batch.ipynb", target, *options]
         batches.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"))
     for batch in batches:
         said, _ = batch.communicate(timeout=300)
         assert batch.returncode == 0, said
     for seeds in ("0:2", "2:4"):
-        outputs = [output for c in json.loads((tmp_path / f"batch-{seeds}.ipynb").read_text(encoding="utf-8"))["cells"]
+        outputs = [output for c in json.loads((plain / f"batch-{seeds}.ipynb").read_text(encoding="utf-8"))["cells"]
                    for output in c.get("outputs", []) if "data" in output]  # fmt: skip
         assert outputs[0]["data"]["text/plain"] == ["2"]
     alone = tmp_path / "alone"

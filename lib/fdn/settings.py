@@ -179,7 +179,8 @@ def _read(value: object, kind: Any) -> Any:
         number = base(value) + 0  # no negative zero: equal settings have one label
     except OverflowError:
         return _MISFIT
-    return number if abs(number) < math.inf and all(number in limits for limits in typing.get_args(kind)[1:]) else _MISFIT
+    fits = abs(number) < math.inf and all(number in limits for limits in typing.get_args(kind)[1:])
+    return number if fits else _MISFIT
 
 
 def _described(kind: Any) -> str:

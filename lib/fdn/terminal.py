@@ -26,7 +26,7 @@ def open_streams() -> None:
 
 
 def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """The first character that an encoding lacks: in plain words, as the byte that it was in a file's name, or escaped."""
+    """The first character that an encoding lacks: in plain signs, as the byte it was in a file's name, or escaped."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     character = error.object[error.start]

@@ -313,7 +313,8 @@ def _end_with_parent() -> None:
 
 def environment(device: torch.device = CPU) -> dict[str, object]:
     """Library versions, processor, device, threads and commit: what a number's provenance needs."""
-    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, encoding="utf-8", check=False)
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    git = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",

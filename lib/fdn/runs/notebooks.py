@@ -62,7 +62,7 @@ def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, obj
         choose(name, known, f"parameter of {source.name}")
         check_parameter(name, value, known[name])
     if target.is_dir():
-        raise UserError(f"{target} is a folder; name the file that the notebook is written to, as {target / source.name}")
+        raise UserError(f"{target} is a folder; name the file to write the notebook to, as {target / source.name}")
     unfinished = target.with_name(f"{target.stem}.failed.ipynb")
     with atomic(unfinished):  # says clearly if the folder cannot be written
         pass
