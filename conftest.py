@@ -29,7 +29,8 @@ def pytest_terminal_summary(terminalreporter):
             if hasattr(report, "duration") and hasattr(report, "nodeid"):
                 seconds[report.nodeid.partition("::")[0]] += report.duration
                 unexplained |= {name for kind, name in report.user_properties if kind == "long"}
-    terminalreporter.section("seconds per file")
+    if seconds:
+        terminalreporter.section("seconds per file")
     for file, taken in seconds.most_common():
         if taken >= 0.05:
             terminalreporter.write_line(f"{taken:7.1f}  {file}")

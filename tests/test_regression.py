@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from fdn.metrics import SUMMARY_COLUMNS
 from fdn.models import BASELINE, MODEL_NAMES
@@ -17,6 +18,9 @@ from fdn.protocol import PROTOCOLS
 from fdn.runs import experiment, results
 
 RECORD = Path(__file__).with_name("regression.json")
+# Without vector instructions PyTorch rounds the float32 draws of the initial weights differently: losses move by 1e-6, and what is
+# a difference of two numbers, such as a bias, by up to 1e-4 of itself.
+TOLERANCE = 3e-4 if torch.backends.cpu.get_cpu_capability() == "DEFAULT" else 1e-5
 CHANGES = {"epochs": 3, "warmup": 2, "eval_draws": 5, "ensemble_members": 3}
 
 
@@ -35,8 +39,7 @@ def test_numbers_change_only_with_the_version_of_the_numerics(protocol, tmp_path
     found, expected = compute(protocol, tmp_path), record[protocol]
     assert found.keys() == expected.keys()
     for name, row in expected.items():
-        # 1e-5: other vector widths round the float32 draws of the initial weights differently, which moves cells by 1e-6
-        assert found[name] == pytest.approx(row, rel=1e-5, abs=1e-9), f"{name}: {__doc__}"
+        assert found[name] == pytest.approx(row, rel=TOLERANCE, abs=1e-9), f"{name}: {__doc__}"
 
 
 if __name__ == "__main__":
