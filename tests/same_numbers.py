@@ -40,7 +40,7 @@ EXCEPTIONS: dict[str, str] = {}  # "protocol dataset model" of committed cells t
 
 def read(path: Path) -> pd.DataFrame:
     """The columns of a file of results; a JSON file is one row."""
-    return pd.read_parquet(path) if path.suffix == ".parquet" else pd.json_normalize(json.loads(path.read_text("utf-8")))
+    return pd.read_parquet(path) if path.suffix == ".parquet" else pd.json_normalize(json.loads(path.read_text(encoding="utf-8")))
 
 
 def differences(expected: pd.DataFrame, found: pd.DataFrame, scale: pd.Series | None = None) -> dict[str, float]:
@@ -124,7 +124,7 @@ class Tree:
             raise SystemExit(f"make same-numbers: {self.package} is imported from {place}, not from {root}")
 
     def _python(self, *arguments: str) -> str:
-        done = subprocess.run([sys.executable, *arguments], cwd=self.root, env=self.environment, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, *arguments], cwd=self.root, env=self.environment, capture_output=True, encoding="utf-8")
         if done.returncode:
             raise SystemExit(f"make same-numbers: in {self.root} this failed: {' '.join(arguments)}\n{done.stdout}{done.stderr}")
         return done.stdout
@@ -158,14 +158,14 @@ def checkout(reference: str) -> Iterator[tuple[Path, str]]:
     """A worktree of a commit, always in the same place so that its compiled loops are found again, and the commit's short name."""
 
     def git(*arguments: str) -> subprocess.CompletedProcess:
-        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, encoding="utf-8")
 
     commit = git("rev-parse", "--short", "--verify", f"{reference}^{{commit}}")
     if commit.returncode:
         raise SystemExit(f"make same-numbers: REF is {reference!r}, expected a commit of this repository: {commit.stderr.strip()}")
     place = CACHE / "reference"
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
+    with (CACHE / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one comparison at a time: they share the place
         try:
             _remove(git, place)  # of a run that was killed

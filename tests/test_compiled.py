@@ -34,7 +34,7 @@ def test_a_processor_that_is_named_keeps_its_own_features():
     program = "from numba import config; import fdn_kernels.compiling; print(repr(config.CPU_FEATURES))"
     environment = os.environ | {"NUMBA_CPU_NAME": "generic"}
     environment.pop("NUMBA_CPU_FEATURES", None)
-    assert subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout == "''\n"
+    assert subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, encoding="utf-8").stdout == "''\n"
 
 
 def _network(lead, draws, widths, dtype=torch.float64):
@@ -156,7 +156,7 @@ def test_the_table_of_subsets_holds_their_probabilities(rate):
 def _loop(folder, name="loop"):
     """A loop in a module of its own, as a new process would import it."""
     path = folder / f"{name}.py"
-    path.write_text("from fdn_kernels.compiling import EXACT, njit\n\n\n@njit(**EXACT)\ndef double(x):\n    return x + x\n")
+    path.write_text("from fdn_kernels.compiling import EXACT, njit\n\n\n@njit(**EXACT)\ndef double(x):\n    return x + x\n", encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -204,7 +204,7 @@ def test_the_file_of_another_signature_or_source_does_not_count(tmp_path):
     one.write_bytes(other.read_bytes())  # as processes that share an index can leave them
     second = _loop(tmp_path)
     assert second(1.5) == 3.0 and second(2) == 4 and sum(second.stats.cache_misses.values()) == 1
-    (tmp_path / "loop.py").write_text((tmp_path / "loop.py").read_text().replace("x + x", "x * 5"))
+    (tmp_path / "loop.py").write_text((tmp_path / "loop.py").read_text(encoding="utf-8").replace("x + x", "x * 5"), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("loop", tmp_path / "loop.py")
     spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
     assert module.double(2) == 10
@@ -224,7 +224,7 @@ def test_a_cache_that_can_no_longer_be_written_is_done_without(name, tmp_path, s
     monkeypatch.setattr(caching.config, "CACHE_DIR", "" if name == "__pycache__" else str(tmp_path / name))
     loop = _loop(tmp_path)
     shutil.rmtree(tmp_path / name)
-    (tmp_path / name).write_text("a file in the place of the folder")
+    (tmp_path / name).write_text("a file in the place of the folder", encoding="utf-8")
     assert loop(2.0) == 4.0 and len(said.messages) == 1
 
 
@@ -237,5 +237,5 @@ def test_no_module_uses_a_cache_that_may_not_fail():
 def test_every_command_starts_without_a_cache():
     """In a process of its own, since the loops are decorated when they are imported."""
     environment = os.environ | {"NUMBA_CACHE_DIR": "/dev/null/nowhere", "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
-    done = subprocess.run([sys.executable, "-m", "fdn", "data", "step"], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "fdn", "data", "step"], env=environment, capture_output=True, encoding="utf-8")
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["step", "needs", "no", "file"], "")

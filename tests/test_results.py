@@ -88,7 +88,7 @@ def test_blocks_keep_the_seeds_in_order_and_their_names_short(seeds):
 
 @pytest.mark.parametrize("kind", ["cells", "points", "sidecar"])
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_computed(kind, tmp_path, monkeypatch):
-    (tmp_path / kind).write_text("a file in the place of the folder")
+    (tmp_path / kind).write_text("a file in the place of the folder", encoding="utf-8")
     monkeypatch.setattr(experiment, "run_block", lambda *args: pytest.fail("computed"))
     with pytest.raises(UserError, match=f"cannot write to .*{kind}"):
         experiment.run(["step"], ["TrainingMean"], [0], PUBLISHED, tmp_path, progress=False)
@@ -125,15 +125,15 @@ def test_a_cell_with_a_value_of_another_type_is_damaged(name, value, folder):
     path = results._path(folder, "cells", *CELL, "json")
     if name in ("dataset", "model", "protocol", "fingerprint") and value == "7":
         value = 7
-    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}), encoding="utf-8")
     assert missing(folder) == [0] and list(results.collect(folder)["seed"]) == [1]
 
 
 def test_cells_of_other_numerics_or_data_are_computed_again_without_a_word(folder, caplog):
     path = results._path(folder, "cells", *CELL, "json")
-    good = json.loads(path.read_text())
+    good = json.loads(path.read_text(encoding="utf-8"))
     for change in ({"numerics": results.NUMERICS - 1, "spearman": "of another format"}, {"fingerprint": "other"}):
-        path.write_text(json.dumps(good | change))
+        path.write_text(json.dumps(good | change), encoding="utf-8")
         assert missing(folder) == [0] and not caplog.text
     path.unlink()
     assert missing(folder) == [0] and not caplog.text
@@ -196,9 +196,9 @@ def test_a_damaged_sidecar_does_not_count(content, folder, caplog):
 
 def test_sidecars_of_older_versions_are_named_by_their_folders(folder):
     [path] = folder.glob("sidecar/*/*/*/*.json")
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     names = {name: content.pop(name) for name in ("protocol", "dataset", "model")}
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
     [block] = results.read_sidecars(folder)
     assert {name: block[name] for name in names} == names == dict(zip(names, ("published", "step", "BayesNet")))
 
@@ -207,7 +207,7 @@ def test_a_run_mends_what_is_damaged_and_leaves_the_rest(tmp_path):
     experiment.run(["step"], ["TrainingMean"], [0, 1, 2, 3], PUBLISHED, tmp_path, progress=False)
     before = {name: content for name, content in contents(tmp_path).items() if not name.startswith("sidecar")}
     cells = [results._path(tmp_path, "cells", "published", "step", "TrainingMean", seed, "json") for seed in range(4)]
-    cells[0].write_text("null")
+    cells[0].write_text("null", encoding="utf-8")
     points = results._path(tmp_path, "points", "published", "step", "TrainingMean", 1, "parquet")
     points.write_bytes(b"")
     (tmp_path / "metrics.parquet").write_bytes(b"")

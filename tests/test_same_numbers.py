@@ -26,7 +26,7 @@ def folders(tmp_path):
 def write(folder, cell, points, indent=1):
     for kind in ("cells", "points"):
         (folder / kind / PLACE).parent.mkdir(parents=True, exist_ok=True)
-    (folder / "cells" / f"{PLACE}.json").write_text(json.dumps(cell, indent=indent))
+    (folder / "cells" / f"{PLACE}.json").write_text(json.dumps(cell, indent=indent), encoding="utf-8")
     points.to_parquet(folder / "points" / f"{PLACE}.parquet", index=False)
 
 
