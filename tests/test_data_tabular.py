@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -128,3 +136,88 @@ def test_files_that_are_not_there(tmp_path):
         split(tmp_path / "absent.csv")
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
         split(tmp_path)
+
+
+def _zip(*names: str, content: bytes = b"") -> bytes:
+    with zipfile.ZipFile(packed := io.BytesIO(), "w") as archive:
+        for name in names:
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def _tar(*names: str) -> bytes:
+    with tarfile.open(fileobj=(packed := io.BytesIO()), mode="w", encoding="utf-8") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+    return packed.getvalue()
+
+
+PLAIN = b"z,y\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(ROWS))
+PACKED = {"gz": gzip.compress(PLAIN), "bz2": bz2.compress(PLAIN), "xz": lzma.compress(PLAIN), "zip": _zip("a.csv", content=PLAIN)}
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_packed_files_are_read_and_damaged_ones_are_one_sentence(tmp_path, suffix):
+    path = tmp_path / f"file.csv.{suffix}"
+    path.write_bytes(PACKED[suffix])
+    assert split(path).n_features == 1
+    for damaged in (PACKED[suffix][:-30], PACKED[suffix][:60] + bytes(4) + PACKED[suffix][64:], PLAIN, b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=f"is no comma-separated table packed as .{suffix}: .") as caught:
+            split(path)
+        assert "\n" not in str(caught.value) and "None" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [("a.zst", PLAIN), ("a.tar", PLAIN), ("a.tar.gz", PLAIN), ("a.tar", _tar("one", "two")), ("a.zip", _zip("one", "two")),
+     ("a.zip", _zip()), ("a.csv", PLAIN.decode().encode("utf-16")), ("a.csv", b"z,\xe4,y\n1,2,3\n"), ("a.csv", b'z,y\n1,"2\n' * 9)],
+)  # fmt: skip
+def test_files_that_are_packed_or_written_otherwise_are_one_sentence(tmp_path, name, contents):
+    (tmp_path / name).write_bytes(contents)
+    with pytest.raises(UserError, match="is no comma-separated table") as caught:
+        split(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_words_for_missing_values_are_names_like_others(tmp_path):
+    names = ["z", "NA", "nan", "null", "None", "N/A", "y"]
+    path = tmp_path / "file.csv"
+    pd.DataFrame(np.random.default_rng(0).normal(size=(ROWS, len(names))), columns=names).to_csv(path, index=False)
+    assert split(path).feature_names == tuple(names[:-1])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))  # as spreadsheets write it
+    assert split(path).feature_names == tuple(names[:-1])
+    path.write_text(path.read_text(encoding="utf-8-sig").replace("nan", "NA", 1), encoding="utf-8")
+    with pytest.raises(UserError, match="repeats 'NA'"):
+        split(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.set_axis(pd.MultiIndex.from_product([["a"], f.columns]), axis=1), r"several names, such as \('a', 'a'\)"),
+        (lambda f: f.set_axis(["a", "z", "y", np.nan], axis=1), "without a name"),
+        (lambda f: f.set_axis(["a", "z", "y", None], axis=1), "without a name"),
+        (lambda f: f.set_axis(["a", "z", "y", " "], axis=1), "without a name"),
+        (lambda f: f.assign(a=[10**400 + i for i in range(ROWS)]), "column 'a' holds values that are no float64 numbers"),
+        (lambda f: f.assign(a=[[i] for i in range(ROWS)]), r"column 'a' holds text \(\[0\] in data row 1"),
+        (lambda f: f.assign(a=pd.Categorical(range(ROWS))), "column 'a' holds values of type category"),
+        (lambda f: f.assign(a=pd.to_timedelta(range(ROWS))), "column 'a' holds values of type timedelta64"),
+        (lambda f: f["z"], "the table is of type Series"),
+        (lambda f: f.to_numpy(), "the table is of type ndarray"),
+        (lambda f: None, "the table is of type NoneType"),
+    ],
+)  # fmt: skip
+def test_tables_of_other_kinds_are_one_sentence(frame, change, message):
+    with pytest.raises(UserError, match=message):
+        split(change(frame))
+
+
+def test_columns_that_cannot_be_a_name_are_not_there(frame):
+    with pytest.raises(UserError, match=r"no column \['y'\]"):
+        split(frame, target=["y"])
+
+
+def test_numbers_beyond_64_bits_and_of_other_libraries_are_numbers(frame):
+    for column in ([10**30 * i for i in range(ROWS)], [Decimal(i) for i in range(ROWS)], pd.array(range(ROWS), dtype="int64[pyarrow]")):
+        assert split(frame.assign(a=column)).n_features == 3

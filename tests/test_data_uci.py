@@ -185,12 +185,34 @@ def test_a_download_that_stays_bad_leaves_nothing_and_says_what_to_do(archive, e
     assert list((empty / "cache").iterdir()) == []
 
 
-def test_an_unwritable_cache_is_an_error_and_not_a_crash(archive, empty):
-    answers, _ = archive
+def test_downloads_go_on_without_a_cache(archive, empty, capsys):
+    answers, asked = archive
     answers.append((200, FLAT))
     (empty / "cache").write_text("a file where the folder should be", encoding="utf-8")
-    with pytest.raises(UserError, match="download failed"):
-        uci.fetch("airfoil")
+    assert data.load("airfoil").x_train.shape == (18, 5)
+    assert "cannot be kept" in capsys.readouterr().err and len(asked) == 1
+    assert uci.find("airfoil") is None
+
+
+def test_a_damaged_download_is_made_again(archive, empty):
+    answers, asked = archive
+    answers.append((200, FLAT))
+    put(empty / "cache", GOOD[:-1])
+    row = uci.status().set_index("name").loc["airfoil"]
+    assert (row.found, row.rows, row.sha256) == ("download cache", 0, "damaged") and not asked  # a look downloads nothing
+    assert uci.fetch("airfoil").read_bytes() == GOOD and len(asked) == 1
+    assert uci.fetch("airfoil") == empty / "cache" / FILE and len(asked) == 1
+
+
+@pytest.mark.parametrize("name", ["numbers.dat", "numbers.xlsx"])
+def test_a_file_that_the_parsers_refuse_is_one_sentence(empty, monkeypatch, name):
+    contents = b"\xff\x00 no table"
+    monkeypatch.setitem(uci.SOURCES, "airfoil", replace(uci.SOURCES["airfoil"], file=name, sha256=sha256(contents).hexdigest()))
+    (empty / "raw").mkdir()
+    (empty / "raw" / name).write_bytes(contents)
+    with pytest.raises(UserError, match=f"{name} cannot be read") as caught:
+        data.load("airfoil")
+    assert "\n" not in str(caught.value)
 
 
 def test_offline_does_not_knock(archive, monkeypatch):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pandas.io.common import infer_compression
 
 from fdn.data.dataset import Dataset
 from fdn.data.splits import feature_band_split
@@ -32,8 +34,8 @@ def from_frame(
         name: the name of the data set; by default the file's stem, or "table".
 
     Raises:
-        UserError: the file cannot be read, a column is missing, repeated, constant, text or not finite, the
-            target is a feature, or too few rows lie in the band or outside it.
+        UserError: the file cannot be read, a column is missing, without a name, repeated, constant, text or not
+            finite, the target is a feature, or too few rows lie in the band or outside it.
 
     Source: the paper's protocol for real data, applied to other data.
 
@@ -44,6 +46,8 @@ def from_frame(
     if isinstance(table, pd.DataFrame):
         frame, source = table, "a DataFrame of the caller's"
         _check_names(frame.columns, "the table")
+    elif not isinstance(table, (str, Path)):
+        raise UserError(f"the table is of type {type(table).__name__}; expected a DataFrame or the path of a CSV file")
     else:
         frame, source = _read_csv(Path(table)), Path(table).name
         name = name or Path(table).stem
@@ -54,7 +58,12 @@ def from_frame(
     if split_column not in features:
         raise UserError(f"split column {split_column!r} needs to be one of the features {features}")
     _check_names(features, "the list of features")
-    numbers = [_numbers(frame[column], column) for column in (*features, target)]
+    numbers = []
+    for column in (*features, target):
+        try:
+            numbers.append(_numbers(frame[column], column))
+        except (TypeError, OverflowError) as error:  # of numbers that float64 cannot hold, say
+            raise UserError(f"column {column!r} holds values that are no float64 numbers: {error}") from error
     return feature_band_split(
         np.column_stack(numbers[:-1]), numbers[-1],
         split_feature=features.index(split_column), name=name or "table",
@@ -85,29 +94,33 @@ def diabetes() -> Dataset:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        header = pd.read_csv(path, header=None, nrows=1, dtype=str, skipinitialspace=True)
-        frame = pd.read_csv(path, skipinitialspace=True)
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, skipinitialspace=True, keep_default_na=False)
+        frame = pd.read_csv(path, skipinitialspace=True, low_memory=False)
     except pd.errors.EmptyDataError:
         raise UserError(f"{path} is empty; a header and rows of numbers were expected") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # ParserError and UnicodeDecodeError among them
-        raise UserError(f"{path} is no comma-separated table: {' '.join(str(error).split())}") from error
+    except Exception as error:  # of the parser, the decoder, and of whatever the file's name says it is packed with
+        if isinstance(error, OSError) and error.strerror:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        packed = f" packed as {path.suffix}" if infer_compression(path, "infer") else ""
+        raise UserError(f"{path} is no comma-separated table{packed}: {' '.join(str(error).split()) or repr(error)}") from error
     _check_names(header.iloc[0], path.name)  # the raw ones: pandas renames repeated columns
     if not frame.index.equals(pd.RangeIndex(len(frame))):  # pandas took surplus first values for labels
         raise UserError(f"{path} has rows with more values than its header has names")
     return frame
 
 
-def _check_names(columns: Sequence[Hashable], where: str) -> None:
-    names = pd.Index(columns)
-    if names.hasnans or names.has_duplicates:
-        repeated = ", ".join(repr(column) for column in names[names.duplicated()].unique())
-        raise UserError(f"{where} repeats {repeated}" if repeated else f"{where} has a column without a name")
+def _check_names(columns: Iterable[Hashable], where: str) -> None:
+    names = list(columns)
+    if levels := [name for name in names if isinstance(name, tuple)]:
+        raise UserError(f"{where} has columns of several names, such as {levels[0]}; give each column one name")
+    if any(not name.strip() if isinstance(name, str) else pd.isna(name) for name in names):
+        raise UserError(f"{where} has a column without a name")
+    if repeated := [repr(name) for name, times in Counter(names).items() if times > 1]:
+        raise UserError(f"{where} repeats {', '.join(repeated)}")
 
 
 def _check_present(wanted: Sequence[Hashable], columns: pd.Index) -> None:
-    missing = [column for column in wanted if column not in columns]
+    missing = [column for column in wanted if not isinstance(column, Hashable) or column not in columns]
     if missing:
         available = ", ".join(repr(column) for column in columns)
         raise UserError(f"no column {missing[0]!r}; the table has {available}")

@@ -11,8 +11,8 @@ import hashlib
 import io
 import os
 import sys
+import tempfile
 import zipfile
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -30,6 +30,7 @@ from fdn.errors import UserError
 
 PATIENCE = 8.0  # seconds to wait for a first answer: three sets without a network end within 30 s
 STALL = 20.0  # seconds between two pieces of a download
+CACHE = "download cache"
 RETRIES = 2  # the archive answers 502 now and then
 
 
@@ -100,7 +101,7 @@ def load(name: str) -> Dataset:
 
 def find(name: str) -> tuple[str, Path] | None:
     """The first place that holds the file of a data set, as (label, path), or None; downloads nothing."""
-    places = [("data/raw", paths.DATA_RAW), ("download cache", cache_dir())]
+    places = [("data/raw", paths.DATA_RAW), (CACHE, cache_dir())]
     if os.environ.get("FDN_DATA_DIR"):
         places.insert(0, ("FDN_DATA_DIR", Path(os.environ["FDN_DATA_DIR"])))
     files = ((label, folder / SOURCES[name].file) for label, folder in places)
@@ -113,13 +114,13 @@ def fetch(name: str) -> Path:
     Raises:
         UserError: the file is damaged, or is nowhere to be found and cannot be downloaded.
     """
+    source = SOURCES[name]
     if found := find(name):
         label, path = found
-        if damage := _damage(name, _contents(path)):
-            how = SOURCES[name].how_to_get
-            raise UserError(f"{path} ({label}) is damaged or another version: {damage}; delete it, or {how}")
-        return path
-    source = SOURCES[name]
+        if not (damage := _damage(name, _contents(path))):
+            return path
+        if label != CACHE:  # of the reader's own; a download is made again
+            raise UserError(f"{path} ({label}) is damaged or another version: {damage}; delete it, or {source.how_to_get}")
     if os.environ.get("FDN_OFFLINE", "0") not in ("", "0"):
         raise _not_found(name, "FDN_OFFLINE forbids to download it")
     if not _answers(source.url):
@@ -128,7 +129,7 @@ def fetch(name: str) -> Path:
 
     pooch.get_logger().setLevel("WARNING")  # the progress bar says the rest
     archive = pooch.create(
-        path=cache_dir(), base_url="", retry_if_failed=RETRIES,
+        path=_writable(cache_dir()), base_url="", retry_if_failed=RETRIES,
         registry={source.file: source.sha256}, urls={source.file: source.url},
     )  # fmt: skip
     try:
@@ -147,11 +148,12 @@ def status() -> pd.DataFrame:
     for name, source in SOURCES.items():
         row = {"name": name, "file": source.file, "found": "missing", "rows": 0, "sha256": ""}
         if found := find(name):
-            row["found"] = found[0]
+            row |= {"found": found[0], "sha256": "damaged"}
             try:
-                row |= {"rows": len(_read(name, fetch(name))), "sha256": "ok"}
+                if not _damage(name, _contents(found[1])):
+                    row |= {"rows": len(_read(name, found[1])), "sha256": "ok"}
             except UserError:
-                row["sha256"] = "damaged"
+                pass
         table.append(row)
     return pd.DataFrame(table)
 
@@ -161,14 +163,33 @@ def cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("fdn"))
 
 
+def _writable(folder: Path) -> Path:
+    """The folder, or where it cannot be written a temporary one, which ends with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        return folder
+    except OSError as error:
+        print(f"Downloads cannot be kept in {folder} ({error.strerror}); they are made again next time.", file=sys.stderr)
+        return Path(_temporary().name)
+
+
+@lru_cache
+def _temporary() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="fdn-")
+
+
 @lru_cache
 def _read(name: str, path: Path) -> np.ndarray:
     columns = range(len(SOURCES[name].columns))
-    if path.suffix == ".xlsx":
-        frame = pd.read_excel(path, sheet_name=0, usecols=columns)
-    else:
-        frame = pd.read_csv(path, sep=r"\s+", header=None, usecols=columns)
-    return frame.to_numpy(dtype=float)  # (N, d + 1)
+    try:
+        if path.suffix == ".xlsx":
+            frame = pd.read_excel(path, sheet_name=0, usecols=columns)
+        else:
+            frame = pd.read_csv(path, sep=r"\s+", header=None, usecols=columns)
+        return frame.to_numpy(dtype=float)  # (N, d + 1)
+    except Exception as error:  # whatever the parsers raise, or lack
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
 
 
 def _contents(path: Path) -> bytes:
@@ -232,5 +253,5 @@ def _unpack(packed: bytes, file: str) -> bytes | None:
                     return archive.read(member)
             nested = (_unpack(archive.read(member), file) for member in members if member.endswith(".zip"))
             return next((contents for contents in nested if contents is not None), None)
-    except (zipfile.BadZipFile, zlib.error):
+    except Exception:  # damaged, encrypted, or packed in a way that cannot be read here
         return None
