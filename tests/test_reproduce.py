@@ -254,6 +254,9 @@ def test_publishing_twice_changes_no_byte(project, capsys):
     """Long, for every figure, table and page is written twice."""
     out = paths.DEFAULT_OUT
     write_results(paths.COMMITTED_RESULTS, ["step"], ["BayesNet", "LP-FDNet"], [0, 7])
+    without_metrics = paths.COMMITTED_RESULTS / "points" / "as_written" / "sine" / "LP-FDNet" / "4.parquet"
+    without_metrics.parent.mkdir(parents=True)
+    without_metrics.write_bytes(b"of earlier numerics")
     write_results(out, ["step"], FDNS, [0, 1, 2])
     write_results(out, ["step", "diabetes"], FDNS, [0, 1], protocol="as_written")
     write_results(out, ["step"], FDNS, [0], protocol="published+warmup=50")

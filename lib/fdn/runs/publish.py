@@ -92,13 +92,17 @@ def _merge(new: pd.DataFrame) -> pd.DataFrame:
 
 
 def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
-    """Per-point results of every model for the representative seeds; those of other seeds are dropped."""
+    """Per-point results of every model for the representative seeds; all others are dropped."""
+    folder = paths.COMMITTED_RESULTS / "points"
+    with_metrics = {folder / protocol / dataset for protocol, dataset in zip(metrics["protocol"], metrics["dataset"])}
+    for orphan in set(folder.glob("*/*")) - with_metrics:
+        shutil.rmtree(orphan)
     for protocol, dataset in metrics[["protocol", "dataset"]].drop_duplicates().itertuples(index=False):
         try:
             seed = published.representative_seed(metrics, dataset, protocol)
         except UserError:  # the models that decide are not there; the figures say so
             continue
-        kept = paths.COMMITTED_RESULTS / "points" / protocol / dataset
+        kept = folder / protocol / dataset
         for source in sorted(out.glob(f"points/{protocol}/{dataset}/*/{seed}.parquet")):
             with results.atomic(kept / source.parent.name / source.name) as path:
                 shutil.copyfile(source, path)
