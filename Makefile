@@ -85,6 +85,11 @@ check: $(READY) ## What takes longer: all kernels, another processor, a browser,
 	echo "make check: $$(( $$(date +%s) - start )) s, $${failed:+failed:}$${failed:-all passed}"; \
 	test -z "$$failed"
 
+lint: $(READY) ## The linter, the formatter and the types of what users import
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
 same-numbers: $(READY) ## Compare every number with those of the commit REF, bit by bit (default: HEAD), and with the committed ones
 	@$(PY) tests/same_numbers.py --ref '$(REF)'
 

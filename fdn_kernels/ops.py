@@ -12,7 +12,7 @@ import importlib.util
 import math
 import os
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -202,7 +202,7 @@ def fdn_linear(
 def _registered(
     lead: tuple[int, ...], a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None, seed: int | Tensor | None,
     *settings,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+) -> tuple[Any, Any, Any]:  # fmt: skip
     """The registered op on replicates of any shape."""
     r = math.prod(lead)
 
@@ -320,7 +320,7 @@ def _broadcast_replicates(
         shapes.append(eps.shape[:-3])
     elif isinstance(seed, Tensor):
         shapes.append(seed.shape)
-    if shapes.count(lead) == len(shapes):
+    if all(shape == lead for shape in shapes):
         return lead, a, z, weight, bias
     try:
         wide = torch.broadcast_shapes(lead, *shapes)
@@ -401,17 +401,17 @@ def _autograd():
         torch._C._dispatch_tls_set_dispatch_key_excluded(key, before)
 
 
-def _run(name: str, tensors: tuple[Tensor | None, ...], settings: tuple, *flags: bool) -> tuple[Tensor, ...]:
+def _run(name: str, tensors: tuple[Any, ...], settings: tuple, *flags: bool) -> tuple[Tensor, ...]:
     """``linear`` or ``linear_backward`` of a backend; half types are computed in float32 outside Triton."""
-    *settings, precision, backend = settings
+    *others, precision, backend = settings
     with torch.autocast(tensors[0].device.type, enabled=False):
         if backend == "triton":
             from fdn_kernels import triton_ops
 
-            return getattr(triton_ops, name)(*tensors, *settings, precision, *flags)
-        tensors = [t.float() if t is not None and t.dtype in _HALF else t for t in tensors]
+            return getattr(triton_ops, name)(*tensors, *others, precision, *flags)
+        tensors = tuple(t.float() if t is not None and t.dtype in _HALF else t for t in tensors)
         with _autograd():
-            return getattr(_MODULES[backend], name)(*tensors, *settings, *flags)
+            return getattr(_MODULES[backend], name)(*tensors, *others, *flags)
 
 
 @torch.library.custom_op(
@@ -449,9 +449,9 @@ def _(a, z, weight, bias, eps, seed, draws, noise, kl, *settings):
 )
 def _linear_backward(grad_y, grad_variance, grad_kl, a, z, weight, bias, eps, seed, *settings):
     """Gradients of :func:`_linear`'s inputs, ``(0,)`` for an a or z that needs none."""
-    *settings, need_a, need_z = settings
+    *others, need_a, need_z = settings
     incoming = grad_y.contiguous(), grad_variance.contiguous(), grad_kl.contiguous()
-    gradients = _run("linear_backward", (*incoming, a, z, weight, bias, eps, seed), settings, need_a, need_z)
+    gradients = _run("linear_backward", (*incoming, a, z, weight, bias, eps, seed), tuple(others), need_a, need_z)
     return tuple(g.to(a.dtype).contiguous() for g in gradients)
 
 

@@ -201,3 +201,8 @@ def test_runs_may_start_where_torch_does_for_the_published_seed():
 def test_the_row_of_a_model_says_whether_its_draws_differ(name):
     spec = model_spec(name, 2, PUBLISHED)
     assert MODELS[name].stochastic == (build_network(spec, 2, PUBLISHED).stochastic or spec.members > 1)
+
+
+def test_a_model_without_a_width_it_needs_is_refused():
+    with pytest.raises(UserError, match=r"GaussHyperNet needs the width 'latent', as in ModelSpec\(.*latent=9"):
+        ModelSpec("GaussHyperNet", (24,), hyper=5)

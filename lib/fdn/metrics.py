@@ -17,13 +17,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from scipy.special import logsumexp
 
-Metrics = TypeVar("Metrics")
+Metrics = TypeVar("Metrics", dict[str, Any], pd.DataFrame)
 
 
 def _check_draws(draws, y) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +58,8 @@ def _in_range(draws: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
     size = functools.reduce(np.maximum, [np.abs(array).max(axis=-2) for array in (draws, *others)])  # (..., N)
     e = np.where((size > 2.0**400) & np.isfinite(size), np.frexp(size)[1], 0)
     if e.any():
-        draws, *others = (np.ldexp(array, -e[..., None, :]) for array in (draws, *others))
+        scaled = [np.ldexp(array, -e[..., None, :]) for array in (draws, *others)]
+        return *scaled, e
     return draws, *others, e
 
 
@@ -373,7 +374,7 @@ class Metric:
     heading: str
     unit: int | None
     better: str
-    at_points: Callable[[np.ndarray, np.ndarray, float, float], np.ndarray] | None = None
+    at_points: Callable[[np.ndarray, np.ndarray, float, float | np.ndarray], np.ndarray] | None = None
     of_set: Callable[[np.ndarray, np.ndarray], float] | None = None
     by_region: bool = True
     delta: str = ""
@@ -392,8 +393,8 @@ METRICS = {
     "nll": Metric("NLL", None, "lower", lambda draws, y, _, noise_variance: nll(draws, y, noise_variance)),
     "sqerr_mean": Metric("squared error of the mean", 2, "lower", lambda draws, y, *_: sqerr_mean(draws, y)),
 }
-OF_POINTS = tuple(name for name, metric in METRICS.items() if metric.at_points)
-OF_SETS = tuple(name for name, metric in METRICS.items() if metric.of_set)
+OF_POINTS = {name: metric.at_points for name, metric in METRICS.items() if metric.at_points}
+OF_SETS = {name: metric.of_set for name, metric in METRICS.items() if metric.of_set}
 DELTAS = tuple(f"delta_{name}" for name, metric in METRICS.items() if metric.delta)
 REGIONS = ("id", "ood", "all")
 SUMMARY_COLUMNS = (
@@ -451,12 +452,12 @@ def summary(
         given = f"{id_mask.dtype} of shape {id_mask.shape}"
         raise ValueError(f"id_mask is {given}, expected bool of shape {y.shape}")
 
-    points = {name: METRICS[name].at_points(draws, y, variance_offset, noise_variance) for name in OF_POINTS}
+    points = {name: compute(draws, y, variance_offset, noise_variance) for name, compute in OF_POINTS.items()}
     out: dict[str, float] = {}
     for region, chosen in zip(REGIONS, (id_mask, ~id_mask, np.ones_like(id_mask)), strict=True):
         var_i, mse_i = points["var"][chosen], points["mse"][chosen]
-        for name in OF_SETS:
-            out[name if region == "all" else f"{name}_{region}"] = METRICS[name].of_set(var_i, mse_i)
+        for name, compute in OF_SETS.items():
+            out[name if region == "all" else f"{name}_{region}"] = compute(var_i, mse_i)
         for name in OF_POINTS:
             out[f"{name}_{region}"] = _mean(points[name][chosen])
     with np.errstate(invalid="ignore", over="ignore"):

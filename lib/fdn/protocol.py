@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fdn.errors import UserError
 from fdn.settings import Count, NonNegative, Positive, Rate, Whole, check_fields
@@ -97,7 +97,7 @@ AS_WRITTEN = Protocol(
 PROTOCOLS = {protocol.base: protocol for protocol in (PUBLISHED, AS_WRITTEN)}
 
 
-def get_protocol(name: str, **changes: object) -> Protocol:
+def get_protocol(name: str, **changes: Any) -> Protocol:
     """The named protocol with fields replaced.
 
     >>> get_protocol("published", epochs=3).label

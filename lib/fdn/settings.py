@@ -103,7 +103,7 @@ def parsed(name: str, text: str, kind: Any) -> Any:
     raise UserError(f"{name} is {text!r}; expected {described(kind)}")
 
 
-def check_seeds(seeds: object) -> tuple[int, ...]:
+def check_seeds(seeds: Any) -> tuple[int, ...]:
     """The seeds, one or more different whole numbers of at least 0.
 
     >>> check_seeds(range(3))
@@ -128,7 +128,8 @@ def check_fields(instance: Any) -> None:
     Raises:
         UserError: naming the first field that does not fit.
     """
-    for name, kind in kinds(type(instance)).items():
+    cls: Any = type(instance)
+    for name, kind in kinds(cls).items():
         object.__setattr__(instance, name, checked(name, getattr(instance, name), kind))
 
 

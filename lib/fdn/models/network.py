@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class Network(nn.Module):
 
     def __init__(self, layers: list[nn.Module], dropout: float = 0.0, predict_with_dropout: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layers)
+        self.layers: Any = nn.ModuleList(layers)
         self.dropout, self.predict_with_dropout = dropout, predict_with_dropout
 
     @property

@@ -22,7 +22,7 @@ from fdn.models.posteriors import (
     LatentGaussianLinear,
     PointLinear,
 )
-from fdn.protocol import PUBLISHED_SEEDS, Protocol
+from fdn.protocol import PUBLISHED, PUBLISHED_SEEDS, Protocol
 from fdn.settings import Count, check_fields
 from fdn.streams import seed_sequence
 
@@ -43,6 +43,9 @@ class ModelSpec:
         check_fields(self)
         if self.name not in MODELS:
             raise UserError(f"unknown model {self.name!r}; expected one of {', '.join(MODEL_NAMES)}")
+        for width in ("hyper", "latent"):
+            if getattr(MODELS[self.name], width) is not None and getattr(self, width) is None:
+                raise UserError(f"{self.name} needs the width {width!r}, as in {published_spec(self.name, PUBLISHED)}")
 
 
 class At(NamedTuple):
@@ -52,30 +55,32 @@ class At(NamedTuple):
     d_out: int
     n_features: int  # width of the network's input
     last: bool
+    hyper: int  # widths of its hypernetwork and latent vector, 0 where the model has none
+    latent: int
 
 
-def _point(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+def _point(at: At, p: Protocol) -> nn.Module:
     return PointLinear(at.d_in, at.d_out)
 
 
-def _hyper(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return HyperLinear(at.d_in, at.d_out, spec.hyper)
+def _hyper(at: At, p: Protocol) -> nn.Module:
+    return HyperLinear(at.d_in, at.d_out, at.hyper)
 
 
-def _bayes(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
+def _bayes(at: At, p: Protocol) -> nn.Module:
     return GaussianLinear(at.d_in, at.d_out, p.global_scale, p.floor, p.prior_scale)
 
 
-def _latent(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return LatentGaussianLinear(at.d_in, at.d_out, spec.hyper, spec.latent, p.global_scale, p.floor, p.prior_scale)
+def _latent(at: At, p: Protocol) -> nn.Module:
+    return LatentGaussianLinear(at.d_in, at.d_out, at.hyper, at.latent, p.global_scale, p.floor, p.prior_scale)
 
 
-def _ic(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return FDNLinear(at.d_in, at.d_out, spec.hyper, "input", at.n_features, p.floor, p.prior_scale)
+def _ic(at: At, p: Protocol) -> nn.Module:
+    return FDNLinear(at.d_in, at.d_out, at.hyper, "input", at.n_features, p.floor, p.prior_scale)
 
 
-def _lp(at: At, spec: ModelSpec, p: Protocol) -> nn.Module:
-    return FDNLinear(at.d_in, at.d_out, spec.hyper, "previous", at.n_features, p.floor, p.prior_scale)
+def _lp(at: At, p: Protocol) -> nn.Module:
+    return FDNLinear(at.d_in, at.d_out, at.hyper, "previous", at.n_features, p.floor, p.prior_scale)
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Model:
         cost: of a seed's run, rough and relative, to start the longest first.
     """
 
-    layer: Callable[[At, ModelSpec, Protocol], nn.Module]
+    layer: Callable[[At, Protocol], nn.Module]
     hidden: int
     hyper: int | None = None
     latent: int | None = None
@@ -153,8 +158,9 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
     As any PyTorch module it comes from torch's global random state, in its default type and on its default device.
     """
     widths = [n_features, *spec.hidden, n_outputs]
-    places = [At(a, b, n_features, i == len(spec.hidden)) for i, (a, b) in enumerate(itertools.pairwise(widths))]
-    layers = [MODELS[spec.name].layer(at, spec, protocol) for at in places]
+    own = spec.hyper or 0, spec.latent or 0
+    places = [At(a, b, n_features, i == len(spec.hidden), *own) for i, (a, b) in enumerate(itertools.pairwise(widths))]
+    layers = [MODELS[spec.name].layer(at, protocol) for at in places]
     if MODELS[spec.name].drops:
         return Network(layers, dropout=protocol.dropout, predict_with_dropout=True)
     return Network(layers, dropout=protocol.ensemble_dropout if spec.members > 1 else 0.0)

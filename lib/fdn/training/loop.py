@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, clock, mean_score, to_device, undisturbed
 from fdn.errors import UserError
-from fdn.models import ModelSpec, Network, initial_network
+from fdn.models import ModelSpec, Network, Noise, initial_network
 from fdn.models.stacking import Stack
 from fdn.protocol import Protocol
 from fdn.settings import Count, check_seeds, checked
@@ -88,7 +89,7 @@ class Fit:
         return self.flat[self.seeds.index(seed)]
 
 
-def _index(value: object) -> int | None:
+def _index(value: Any) -> int | None:
     """The integer, of whichever library; None for what is none."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
@@ -172,11 +173,11 @@ def fit(
 
     Source: paper, algorithm 1, appendix B and the hyperparameter table.
     """
-    for name, (value, kind) in {
+    for name, (value, cls) in {
         "spec": (spec, ModelSpec), "dataset": (dataset, Dataset), "protocol": (protocol, Protocol)
     }.items():  # fmt: skip
-        if not isinstance(value, kind):
-            raise UserError(f"{name} is {reprlib.repr(value)}; expected a {kind.__name__} of {kind.__module__}")
+        if not isinstance(value, cls):
+            raise UserError(f"{name} is {reprlib.repr(value)}; expected a {cls.__name__} of {cls.__module__}")
     p, device, seeds = protocol, choose_device(device), check_seeds(seeds)
     likelihood = LIKELIHOODS[p.likelihood](p) if likelihood is None else likelihood
     x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
@@ -185,11 +186,12 @@ def fit(
     stack.flat = to_device(stack.flat, device)
     flat = stack.flat  # (*lead, n), lead = (R,) or (R, M)
     lead = flat.shape[:-1]
+    take_step: Callable[[Tensor, Tensor, Noise, float], None]
     if FusedStep.supports(stack, p, likelihood):
         take_step = FusedStep(stack, p)
     else:
-        take_step = AutogradStep(stack, p, likelihood)
-        take_step = take_step if device == CPU else ReplayedStep(take_step)
+        by_autograd = AutogradStep(stack, p, likelihood)
+        take_step = by_autograd if device == CPU else ReplayedStep(by_autograd)
     result = Fit(
         spec, p, dataset.name, seeds, likelihood, stack, flat.detach().clone(),
         best_epoch=np.zeros(len(seeds), dtype=int), scores=np.empty((len(seeds), 0)), seconds={},

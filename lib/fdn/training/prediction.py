@@ -46,7 +46,7 @@ def as_numbers(
         if isinstance(values, Tensor):
             array = np.asarray((values.detach().double() if values.is_floating_point() else values.detach()).cpu())
         elif isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
-            array = values.astype(np.float64).filled(np.nan)
+            array = np.ma.filled(values.astype(np.float64), np.nan)
         else:
             array = np.asarray(values)
         if array.dtype == object and array.ndim and all(isinstance(value, Real) for value in array.flat):
