@@ -131,8 +131,8 @@ def test_environment_yml_is_no_second_list_of_versions():
 
 def test_ci_runs_what_the_readme_says():
     run = ROOT / ".ci" / "run"
-    assert os.access(run, os.X_OK)
-    assert re.findall(r"^make (\w+)", run.read_text(encoding="utf-8"), re.MULTILINE) == ["test", "check"]
+    assert os.access(run, os.X_OK) and subprocess.run(["bash", "-n", run]).returncode == 0
+    assert re.findall(r"^make (\w+)", run.read_text(encoding="utf-8"), re.MULTILINE) == ["test", "lint", "check"]
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
