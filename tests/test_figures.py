@@ -15,7 +15,8 @@ from matplotlib.legend import Legend
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.text import Text
 
-from fdn import data, metrics
+from fdn import data, metrics, typesetting
+from fdn.errors import UserError
 from fdn.models import MODELS, STOCHASTIC_MODELS
 from fdn.report import figures
 
@@ -312,3 +313,105 @@ def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, point
     assert missing[0] == f"step: no points of IC-FDNet, seed {seed}"
     assert len(missing) == 2 and missing[1].startswith("sine: no figures: no results of IC-FDNet")
     assert {cell[2] for cell in asked if cell[0] == "step"} == {seed}
+
+
+POINT_FIGURES = {
+    "mse_var": figures.mse_against_var, "mse_var_fit": figures.mse_against_var_fit, "risk_coverage": figures.risk_coverage,
+    "calibration": figures.calibration, "means": figures.means_of_data,
+    "means of function": lambda points: figures.means_of_function(points, np.sign),
+}  # fmt: skip
+SAID = re.compile("(are constant|are no positive numbers|are no numbers)")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", POINT_FIGURES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 1e300, 1e49, 5e-324])
+def test_numbers_that_no_axis_shows_are_left_out_or_said(points, kind, value):
+    """Of one model, with which the others are drawn, and of the only one; without a warning."""
+    columns = ["z", "mean", "y"] if kind.startswith("means") else ["var", "mse"]
+    few = {model: points[model][80:120] for model in ("BayesNet", "LP-FDNet")}
+    bad = few["LP-FDNet"].assign(**dict.fromkeys(columns, value))
+    assert isinstance(POINT_FIGURES[kind](few | {"LP-FDNet": bad}), Figure)
+    try:
+        assert isinstance(POINT_FIGURES[kind]({"LP-FDNet": bad.assign(var=bad["var"] * np.arange(len(bad)))}), Figure)
+    except UserError as error:
+        assert SAID.search(str(error)), error
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", POINT_FIGURES)
+def test_regions_and_test_sets_without_points_are_drawn_or_said(points, kind):
+    frame = points["LP-FDNet"]
+    for part in (frame[frame["region"] == "ID"], frame[frame["region"] == "OOD"], frame[:0], frame[100:101]):
+        try:
+            assert isinstance(POINT_FIGURES[kind]({"LP-FDNet": part}), Figure)
+        except UserError as error:
+            assert SAID.search(str(error)), error
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, 1e300, 5e-324])
+def test_runs_without_numbers_are_left_out_or_said(runs, value):
+    for changed in (runs["seed"] == 2, runs["model"] == "BayesNet", runs["model"] != ""):
+        for draw, columns in ((figures.delta_bars, list(figures.DELTAS)), (figures.seeds_scatter, ["var_ood", "mse_ood"])):
+            frame = runs.copy()
+            frame.loc[changed, columns] = value
+            try:
+                assert isinstance(draw(frame, 2), Figure)
+            except UserError as error:
+                assert re.search("are no numbers|no seed has a positive", str(error)), error
+    with pytest.raises(UserError, match="differences between OOD and ID of seed 9"):
+        figures.delta_bars(runs, 9)
+
+
+def test_one_draw_gives_the_figures_that_need_no_variance_and_names_the_others(tmp_path, points, runs, monkeypatch):
+    monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
+    single = {model: frame[80:120].assign(var=1e-6) for model, frame in points.items()}
+    written, missing = figures.all_figures(runs, lambda dataset, model, seed: single[model], {"energy": None}, "published", tmp_path)
+    assert [path.name for path in written] == ["layer", "energy_seeds", "energy_deltas", "energy_risk_coverage", "energy_means"]
+    assert [note.split(": ")[:2] for note in missing] == [["energy", f"no {kind}"] for kind in ("mse_var", "mse_var_fit", "calibration")]
+    assert all("constant: expected a stochastic model" in note for note in missing)
+
+
+def test_damaged_points_are_said_and_the_other_models_drawn(tmp_path, points, runs, monkeypatch):
+    monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
+
+    def load_points(dataset: str, model: str, seed: int) -> pd.DataFrame:
+        if model == "BayesNet":
+            raise UserError("0.parquet is damaged")
+        return points[model][80:120]
+
+    written, missing = figures.all_figures(runs, load_points, {"energy": None}, "published", tmp_path)
+    seed = figures.representative_seed(runs, "energy", "published")
+    assert len(written) == 8 and missing == [f"energy: no points of BayesNet, seed {seed}: 0.parquet is damaged"]
+
+
+NAMES = ["数据", "😀", "العربية", "$x^2$", "a_b^c", "$", "{x}%&#~\\", "数" * 60, "Москва"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_any_script_and_sign_stand_as_they_are_or_as_codes(name, monkeypatch):
+    monkeypatch.setattr(typesetting, "_other_fonts", list)  # whatever is installed here
+    text, options = typesetting.drawn(name)
+    assert options == {"parse_math": False}
+    assert text == ("".join(f"[U+{ord(c):04X}]" for c in name) if "数" in name else name)
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_are_drawn_without_a_warning(runs, monkeypatch):
+    monkeypatch.setattr(typesetting, "_other_fonts", list)
+    fig = figures.seeds_scatter(runs, 2, " ".join(NAMES))
+    FigureCanvasAgg(fig).draw()
+
+
+def test_other_fonts_are_used_for_what_the_usual_one_lacks(monkeypatch):
+    fonts = [("One", frozenset(map(ord, "数x"))), ("Two", frozenset(map(ord, "数据")))]
+    monkeypatch.setattr(typesetting, "_other_fonts", lambda: fonts)
+    text, options = typesetting.drawn("x 数据 語")
+    assert text == "x 数据 [U+8A9E]" and options["family"][-2:] == ["One", "Two"]
+    assert typesetting.drawn("x, seed 3") == ("x, seed 3", {"parse_math": False})
+
+
+def test_large_numbers_in_legends_are_short():
+    assert [figures._number(value, 2) for value in (1e8, -1e9, 1e300, np.inf, np.nan, -0.001)] == \
+        ["100000000.00", "−1.00e+09", "1.00e+300", "inf", "—", "0.00"]  # fmt: skip

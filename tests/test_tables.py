@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import html
 import importlib
 import io
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from markdown_it import MarkdownIt
 from torch.utils.flop_counter import FlopCounterMode
 
 from fdn import data
@@ -19,7 +21,7 @@ from fdn.metrics import SUMMARY_COLUMNS
 from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, count_parameters, model_spec, multiply_accumulates
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
 from fdn.report import tables
-from fdn.typesetting import Table, to_latex_text
+from fdn.typesetting import Table, literal, plain, to_latex_text
 
 # last row of table "step-unified"
 PAPER_STEP_LP = ["1.000", "1.04", "-17.93", "468.5", "6306.7", "6529.4", "8.774"]
@@ -288,3 +290,15 @@ def test_all_tables_writes_three_formats_of_each_and_the_same_bytes_twice(tmp_pa
     assert names == {stem + suffix for stem in stems for suffix in (".md", ".tex", ".csv")}
     assert [p.read_bytes() for p in written[0]] == [p.read_bytes() for p in written[1]]
     assert "n/a" in (tmp_path / "a" / "results_airfoil.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["$x$", "a_b", "_a_", "`code`", "a*b*c", "<b>", "x\\y", "\\$", "a & b", "数据", "{x}%#~^", "a$b", "~~a~~", "a|b"])
+def test_names_of_any_signs_stand_in_tables_as_they_are(name, tmp_path):
+    table = Table(f"results_{name}", f"On {literal(name)}", "c", ("A",), ((literal(name),),), "l")
+    assert list(csv.reader(io.StringIO(table.to_csv())))[1] == [name] == [plain(literal(name))]
+    rendered = MarkdownIt().enable("table").render(table.to_markdown())
+    assert html.unescape(re.search("<td.*?>(.*?)</td>", rendered)[1]) == name  # no sign has a meaning
+    latex = table.to_latex()
+    assert "texttt" not in latex and latex.count("{") == latex.count("}") and not re.search(r"(?<!\\)[%&#_]", latex.partition("caption")[2])
+    assert not re.search(r"[$%#&~^{}\\_]", re.search(r"label\{tab:(.*)\}", latex)[1])
+    assert [path.parent for path in table.write(tmp_path)] == [tmp_path] * 3

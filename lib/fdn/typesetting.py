@@ -1,11 +1,13 @@
 """A table as strings, written as Markdown, LaTeX and CSV.
 
-A cell is Markdown: `$...$` is mathematics, backticks are code, a line break separates the lines of one cell.
+A cell is Markdown: `$...$` is mathematics, backticks are code, a backslash before a sign of Markdown leaves it a sign (see
+`literal`), a line break separates the lines of one cell.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import re
 from collections.abc import Sequence
@@ -23,24 +25,86 @@ _LATEX = {
 }  # brackets are wrapped because LaTeX takes "[" after a line break for an option
 
 
+_SIGNS = r"[\\`$*_<>&~]"  # of Markdown, wherever they stand
+
+
+def literal(text: str) -> str:
+    r"""Text that anybody may have written, as part of a cell, a title or a note that shows it as it stands.
+
+    >>> literal("a_b $c$")
+    'a\\_b \\$c\\$'
+    """
+    return re.sub(_SIGNS, r"\\\g<0>", text)
+
+
+def plain(cell: str) -> str:
+    r"""A cell without the backslashes of `literal`."""
+    return re.sub(rf"\\({_SIGNS})", r"\1", cell)
+
+
 def to_latex_text(text: str) -> str:
     r"""LaTeX of one cell: special characters escaped, `$...$` kept, code set in typewriter.
 
     >>> to_latex_text("50 % of `a_b`, $x_1$: [-0.5, —]")
     '50 \\% of \\texttt{a\\_b}, $x_1$: {[}$-$0.5, ---{]}'
     """
-    def escape(plain: str) -> str:
-        return "".join(_LATEX.get(c, c) for c in plain)
+    def escape(characters: str) -> str:
+        return "".join(_LATEX.get(c, c) for c in characters)
 
     pieces = []
-    for piece in re.split(r"(\$[^$]+\$|`[^`]+`)", text):
-        if piece.startswith("$") and len(piece) > 1:
+    for piece in re.split(rf"(\\{_SIGNS}|\$[^$]+\$|`[^`]+`)", text):
+        if piece.startswith("\\") and len(piece) == 2:
+            pieces.append(escape(piece[1]))
+        elif piece.startswith("$") and len(piece) > 1:
             pieces.append(piece)
         elif piece.startswith("`"):
             pieces.append(rf"\texttt{{{escape(piece[1:-1])}}}")
         else:
             pieces.append(re.sub(r"(?<![\w-])-(?=\d)", "$-$", escape(piece)))
     return "".join(pieces)
+
+
+def drawn(text: str) -> tuple[str, dict[str, object]]:
+    """Text that anybody may have written, and the options that make matplotlib draw it as it stands.
+
+    Dollars are dollars, not mathematics. What the usual font lacks comes from others that are installed, and what
+    these lack is drawn as its code, such as [U+6570].
+    """
+    import matplotlib  # here and below, since tables need no fonts
+
+    own, families, shown = _characters(), [], []
+    for c in text:
+        family = "" if ord(c) in own else next((name for name, has in _other_fonts() if ord(c) in has), None)
+        if family and family not in families:
+            families.append(family)
+        shown.append(c if family is not None else f"[U+{ord(c):04X}]")
+    return "".join(shown), {"parse_math": False} | ({"family": [*matplotlib.rcParams["font.family"], *families]} if families else {})
+
+
+@functools.lru_cache
+def _characters() -> frozenset[int]:
+    """Of the font of every figure."""
+    from matplotlib.font_manager import findfont, get_font
+
+    return frozenset(get_font(findfont("DejaVu Sans")).get_charmap())
+
+
+@functools.lru_cache
+def _other_fonts() -> list[tuple[str, frozenset[int]]]:
+    """Other fonts that can be embedded, as (family, characters), by name; read when a character is lacking, which takes seconds."""
+    from fontTools.ttLib import TTFont
+    from matplotlib.font_manager import fontManager
+
+    fonts = {}
+    for entry in sorted(fontManager.ttflist, key=lambda entry: (entry.name, entry.fname)):
+        if entry.style == "normal" and entry.name not in fonts and not entry.name.startswith(("Last Resort", "DejaVu", "cm", "STIX")):
+            try:
+                with TTFont(entry.fname, fontNumber=0, lazy=True) as font:
+                    if "glyf" in font:  # outlines of the kind that a PDF takes
+                        fonts[entry.name] = frozenset(font.getBestCmap())
+            except Exception:  # a font that cannot be read is none
+                continue
+    return list(fonts.items())
 
 
 @dataclass(frozen=True)
@@ -87,11 +151,12 @@ class Table:
 
         tall = any("\n" in c for row in self.rows for c in row)
         body = ("\n\\addlinespace\n" if tall else "\n").join(map(line, self.rows))
+        label = re.sub(r"[^\w.+=-]|_", "-", self.name)
         notes = [rf"\par\smallskip{{\footnotesize {to_latex_text(note)}\par}}" for note in self.notes]
         return "\n".join([
             r"% needs \usepackage{adjustbox,booktabs,makecell}", r"\begin{table}", r"\centering",
             rf"\caption{{{to_latex_text(self.title)}. {to_latex_text(self.caption)}}}",
-            rf"\label{{tab:{self.name.replace('_', '-')}}}", r"\begin{adjustbox}{max width=\linewidth}",
+            rf"\label{{tab:{label}}}", r"\begin{adjustbox}{max width=\linewidth}",
             rf"\begin{{tabular}}{{{self.align}}}", r"\toprule",
             line(self.columns), r"\midrule", body, r"\bottomrule", r"\end{tabular}",
             r"\end{adjustbox}", *notes, r"\end{table}",
@@ -101,7 +166,7 @@ class Table:
         """The cells alone, one row a line; the lines of a cell are joined by " / "."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([[c.replace("`", "").replace("\n", " / ") for c in row]
+        writer.writerows([[plain(re.sub(r"(?<!\\)`", "", c)).replace("\n", " / ") for c in row]
                           for row in [self.columns, *self.rows]])
         return out.getvalue()
 

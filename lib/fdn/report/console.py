@@ -15,7 +15,7 @@ from fdn.errors import UserError
 from fdn.report import published
 from fdn.report.tables import DASH, plain_number, result_table
 from fdn.runs import results
-from fdn.typesetting import Table
+from fdn.typesetting import Table, plain
 
 HERE, COMMITTED, MISSING = "here", "committed", "missing"
 
@@ -74,7 +74,7 @@ def compare(metrics: pd.DataFrame, protocol: str) -> pd.DataFrame:
 
 def text_of(table: Table) -> str:
     """A table as aligned plain text; a cell of several lines takes several lines."""
-    rows = [[cell.split("\n") for cell in row] for row in (table.columns, *table.rows)]
+    rows = [[plain(cell).split("\n") for cell in row] for row in (table.columns, *table.rows)]
     lines = [
         [cell[i] if i < len(cell) else "" for cell in row] for row in rows for i in range(max(map(len, row)))
     ]
@@ -110,7 +110,7 @@ def results_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     table = result_table(metrics, dataset, protocol)
     count = chosen["seed"].nunique()
     seeds = f"{count} seed{'s' * (count != 1)}, protocol {protocol}"
-    return "\n".join([f"{table.title}: {origin}, {seeds}", "", text_of(table), *table.notes])
+    return "\n".join([f"{plain(table.title)}: {origin}, {seeds}", "", text_of(table), *table.notes])
 
 
 def score_table(comparison: pd.DataFrame) -> Table:

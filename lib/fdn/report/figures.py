@@ -3,13 +3,13 @@
 A plot reads `points`, one frame per model with a row per test point (columns z, y, region, mean, var, mse,
 crps), or the metrics frame with a row per seed. Plots compute nothing but what `fdn.metrics` computes. A
 model has the same colour and marker everywhere (Okabe-Ito colours). In a notebook, `%matplotlib inline` makes
-a figure at the end of a cell show itself.
+a figure at the end of a cell show itself. A figure that would show nothing raises a UserError that says why.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from pathlib import Path
 
 import matplotlib.style
@@ -26,10 +26,12 @@ from fdn.models import MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import segment
 from fdn.report.diagram import layer_axes
 from fdn.report.published import representative_seed
+from fdn.typesetting import drawn
 
 STYLE = ["default", str(Path(__file__).with_name("fdn.mplstyle"))]
 BAND = "#F1F1E6"  # shading of the ID band
 OUTLINE = [withStroke(linewidth=2.6, foreground="white")]
+LARGEST = 1e50  # what axes show: matplotlib's own arithmetic overflows long before float64 does
 DELTAS = {column: f"Δ{measures.metric_of(column).heading}" for column in measures.DELTAS}
 
 Points = Mapping[str, pd.DataFrame]
@@ -38,7 +40,7 @@ Points = Mapping[str, pd.DataFrame]
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """Decorator: draw in the project's style, lay out once, keep that layout however often it is shown."""
 
-    @functools.wraps(draw)
+    @wraps(draw)
     def drawn(*args: object, **kwargs: object) -> Figure:
         with matplotlib.style.context(STYLE):
             fig = draw(*args, **kwargs)
@@ -72,11 +74,13 @@ def layer_diagram() -> Figure:
 
 
 def _title(fig: Figure, text: str) -> None:
-    fig.suptitle(text, x=0.01, horizontalalignment="left")
+    text, options = drawn(text)
+    fig.suptitle(text, x=0.01, horizontalalignment="left", **options)
 
 
 def _number(value: float, decimals: int) -> str:
-    return "—" if np.isnan(value) else f"{value:z.{decimals}f}".replace("-", "−")
+    text = f"{value:.{decimals}e}" if abs(value) >= 1e9 else f"{value:z.{decimals}f}"
+    return "—" if np.isnan(value) else text.replace("-", "−")
 
 
 def _in_region(frame: pd.DataFrame, region: str | None) -> pd.DataFrame:
@@ -87,7 +91,17 @@ def _on_log_axes(frame: pd.DataFrame) -> pd.DataFrame:
     """Points that log axes can show; none where the variance is constant, as a deterministic model's is."""
     if frame["var"].nunique() < 2:
         return frame.iloc[:0]
-    return frame[frame[["var", "mse"]].gt(0).all(axis=1) & np.isfinite(frame[["var", "mse"]]).all(axis=1)]
+    return frame[_is_positive(frame["var"]) & _is_positive(frame["mse"])]
+
+
+def _is_positive(values: pd.Series) -> pd.Series:
+    """Which numbers a logarithmic axis can show."""
+    return (values > 1 / LARGEST) & (values < LARGEST)
+
+
+def _finite(values: pd.Series | np.ndarray) -> pd.Series | np.ndarray:
+    """The numbers that an axis can show; NaN, which is left out, in place of the others."""
+    return np.where(np.abs(values) < LARGEST, values, np.nan)
 
 
 def _omission(frame: pd.DataFrame) -> str:
@@ -106,7 +120,7 @@ def _diagonal_axes(ax: Axes, points: Points, xlabel: str) -> None:
     """Log axes with the same limits both ways and the dashed line MSE = Var; names the models left out."""
     shown = pd.concat([_on_log_axes(frame)[["var", "mse"]] for frame in points.values()]).to_numpy()
     if not shown.size:
-        raise ValueError(f"the variances of {', '.join(points)} are constant: expected a stochastic model")
+        raise UserError(f"the variances of {', '.join(points)} are constant: expected a stochastic model, and positive numbers")
     constant = [model for model, frame in points.items() if _on_log_axes(frame).empty]
     if constant:
         xlabel += f" (constant and omitted: {', '.join(constant)})"
@@ -135,7 +149,7 @@ def mse_var_axes(ax: Axes, points: Points, region: str | None = None, fit: bool 
             label += f", b = {_number(b, 2)}, a = {_number(a, 2)}"
             if len(shown):
                 var = np.geomspace(shown["var"].min(), shown["var"].max(), 100)
-                line = a + b * var
+                line = _finite(a + b * var)
                 ax.plot(var[line > 0], line[line > 0], color=colour, path_effects=OUTLINE, zorder=4)
         ax.scatter(
             shown["var"], shown["mse"], color=colour, marker=marker, s=5, alpha=0.3, linewidths=0,
@@ -174,12 +188,18 @@ def risk_coverage_axes(ax: Axes, points: Points) -> Axes:
 
     Source: Figure "toy-aurc-3x1", Appendix H "Risk-coverage".
     """
+    curves = {model: measures.risk_coverage(frame["var"], frame["mse"]) for model, frame in points.items()}
+    if not any(_is_positive(risk).any() for _, risk in curves.values()):
+        raise UserError(f"the risks of {', '.join(points)} are no positive numbers, which a logarithmic axis needs")
     for model, frame in points.items():
         colour, marker = MODELS[model].style
-        coverage, risk = measures.risk_coverage(frame["var"], frame["mse"])
+        coverage, risk = curves[model][0], _finite(curves[model][1])
         label = f"{model}: {_number(measures.aurc(frame['var'], frame['mse']), 2)}"
         ax.plot(coverage, risk, color=colour, marker=marker, markevery=max(len(risk) // 10, 1), label=label)
     ax.set(xlabel="coverage (fraction of points kept, smallest Var first)", ylabel="risk (mean MSE)")
+    risks = np.concatenate([risk[_is_positive(risk)] for _, risk in curves.values()])
+    if risks.max() < 1.001 * risks.min():  # a range that only rounding gives
+        ax.set(ylim=(risks.min() / 2, risks.max() * 2))
     ax.set(xlim=(0, 1), yscale="log")
     return ax
 
@@ -230,7 +250,11 @@ def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> F
     """
     fig = Figure(layout="constrained")
     ax = fig.subplots()
-    present = set(metrics.loc[metrics["seed"] == representative, "model"])
+    metrics = metrics.assign(**{delta: _finite(metrics[delta]) for delta in DELTAS})
+    shown = metrics[(metrics["seed"] == representative) & metrics[list(DELTAS)].notna().any(axis=1)]
+    if shown.empty:
+        raise UserError(f"the differences between OOD and ID of seed {representative} are no numbers")
+    present = set(shown["model"])
     models = [model for model in STOCHASTIC_MODELS if model in present]
     looks = ({"alpha": 1.0}, {"alpha": 0.35}, {"hatch": "/////", "fill": False})
     fills = dict(zip(DELTAS, looks, strict=True))
@@ -257,9 +281,19 @@ def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> F
 
 def _fit_scale(ax: Axes, points: Points) -> None:
     """Linear, unless means exceed ten times the targets: then logarithmic beyond the next power of ten."""
-    size = max(frame["y"].abs().max() for frame in points.values())
-    if max(frame["mean"].abs().max() for frame in points.values()) > 10 * size:
-        ax.set_yscale("symlog", linthresh=10 ** np.ceil(np.log10(size)), linscale=2)
+    sizes = {name: np.abs(_finite(pd.concat([frame[name] for frame in points.values()]))) for name in ("y", "mean")}
+    size, largest = (np.nanmax(sizes[name], initial=0.0) for name in ("y", "mean"))
+    if largest > 10 * size:
+        ax.set_yscale("symlog", linthresh=10 ** np.ceil(np.log10(max(size, 1e-20 * largest))), linscale=2)
+
+
+def _with_means(points: Points) -> Points:
+    """The points whose mean, target and place are numbers that axes can show."""
+    shown = {model: frame[np.isfinite(_finite(frame[["mean", "y", "z"]])).all(axis=1)] for model, frame in points.items()}
+    shown = {model: frame for model, frame in shown.items() if frame.loc[frame["region"] == "ID", "z"].nunique() > 1}
+    if not shown:
+        raise UserError(f"the predictive means of {', '.join(points)} are no numbers inside the band, or at one place only")
+    return shown
 
 
 @styled
@@ -268,6 +302,7 @@ def means_of_function(points: Points, true_function: Callable, title: str = "") 
 
     Source: Figure "toy-mean-3x1"; the magnified panel is ours.
     """
+    points = _with_means(points)
     fig = Figure(figsize=(7, 3.6), layout="constrained")
     whole, inside = fig.subplots(1, 2)
     band = _in_region(next(iter(points.values())), "ID")["z"]
@@ -281,7 +316,9 @@ def means_of_function(points: Points, true_function: Callable, title: str = "") 
             ax.plot(line["z"], line["mean"], linewidth=0.9, label=model, **style)
         ax.plot(line["z"], true_function(line["z"]), color="black", linestyle=":", label="true function")
         ax.axvspan(band.min(), band.max(), color=BAND, zorder=0)
-        ax.set(xlabel="x", xlim=(line["z"].min(), line["z"].max()))
+        ax.set(xlabel="x")
+        if line["z"].nunique() > 1:
+            ax.set(xlim=(line["z"].min(), line["z"].max()))
     _fit_scale(whole, points)
     whole.set(title="all test points, ID band shaded", ylabel="predictive mean")
     inside.set(title="around the ID band")
@@ -297,6 +334,7 @@ def means_of_data(points: Points, title: str = "") -> Figure:
 
     Source: Figure "real-mean-3x1".
     """
+    points = _with_means(points)
     columns = min(3, len(points))
     rows = -(-len(points) // columns)
     fig = Figure(figsize=(7, 0.4 + 1.9 * rows), layout="constrained")
@@ -327,6 +365,9 @@ def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -
     """
     fig = Figure(layout="constrained")
     ax = fig.subplots()
+    metrics = metrics[_is_positive(metrics["var_ood"]) & _is_positive(metrics["mse_ood"])]
+    if not metrics["model"].isin(STOCHASTIC_MODELS).any():
+        raise UserError("no seed has a positive mean MSE and Var out of distribution, which logarithmic axes need")
     ring = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.9}
     present = set(metrics["model"])
     for model in [model for model in STOCHASTIC_MODELS if model in present]:
@@ -370,23 +411,33 @@ def all_figures(
         except UserError as error:
             missing.append(f"{name}: no figures: {error}")
             continue
-        shown = [m for m in STOCHASTIC_MODELS if m in PAPER_MODELS or m in set(runs["model"])]
-        found = {model: load_points(name, model, seed) for model in shown}
-        points = {model: frame for model, frame in found.items() if frame is not None}
-        missing += [f"{name}: no points of {model}, seed {seed}" for model in found if model not in points]
+        points, run = {}, set(runs["model"])
+        for model in [m for m in STOCHASTIC_MODELS if m in PAPER_MODELS or m in run]:
+            try:
+                frame = load_points(name, model, seed)
+            except UserError as error:  # damaged
+                missing.append(f"{name}: no points of {model}, seed {seed}: {error}")
+                continue
+            if frame is None:
+                missing.append(f"{name}: no points of {model}, seed {seed}")
+            else:
+                points[model] = frame
         title = f"{name}, seed {seed}, protocol {protocol}"
-        figures = {"seeds": seeds_scatter(runs, seed, f"{name}, all seeds, protocol {protocol}")}
+        figures = {"seeds": partial(seeds_scatter, runs, seed, f"{name}, all seeds, protocol {protocol}")}
         toy = data is not None and data.true_function is not None
         if not toy:
-            figures["deltas"] = delta_bars(runs, seed, f"{title}; whiskers: all seeds")
+            figures["deltas"] = partial(delta_bars, runs, seed, f"{title}; whiskers: all seeds")
         if points:
-            figures["mse_var"] = mse_against_var(points, title)
-            figures["mse_var_fit"] = mse_against_var_fit(points, title)
-            figures["risk_coverage"] = risk_coverage(points, title)
-            figures["calibration"] = calibration(points, title)
+            figures["mse_var"] = partial(mse_against_var, points, title)
+            figures["mse_var_fit"] = partial(mse_against_var_fit, points, title)
+            figures["risk_coverage"] = partial(risk_coverage, points, title)
+            figures["calibration"] = partial(calibration, points, title)
             figures["means"] = (
-                means_of_function(points, data.true_function, title) if toy else means_of_data(points, title)
+                partial(means_of_function, points, data.true_function, title) if toy else partial(means_of_data, points, title)
             )
-        for kind, fig in figures.items():
-            paths += save(fig, out_dir / segment(f"{name}_{kind}"))
+        for kind, draw in figures.items():
+            try:
+                paths += save(draw(), out_dir / segment(f"{name}_{kind}"))
+            except UserError as error:
+                missing.append(f"{name}: no {kind}: {error}")
     return paths, missing

@@ -21,7 +21,7 @@ from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import console, published
 from fdn.report.tables import DASH, MISSING, corrected_mean_error, plain_number
 from fdn.runs import results
-from fdn.typesetting import Table
+from fdn.typesetting import Table, literal
 
 PROTOCOL_COLUMNS = {
     "spearman": "ρ",
@@ -157,7 +157,7 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
     present = set(here["model"])
     models = [model for model in STOCHASTIC_MODELS if model in present]
     if BASELINE not in present or not models:
-        return f"- {dataset}: {BASELINE} or all stochastic models are missing; nothing to compare."
+        return f"- {literal(dataset)}: {BASELINE} or all stochastic models are missing; nothing to compare."
     bullets = []
     for region, words in (("id", "inside the band"), ("ood", "outside")):
         level = here.loc[here["model"] == BASELINE, f"mse_{region}"].median()
@@ -169,7 +169,7 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
             sides = [f"worse: {listing(worse)}"] * bool(worse) + [f"better: {listing(better)}"] * bool(better)
             parts.append(f"{what} is " + "; ".join(sides))
         bullets.append(
-            f"- **{dataset}, {words}**, the training mean has a squared error of {plain_number(level)}. "
+            f"- **{literal(dataset)}, {words}**, the training mean has a squared error of {plain_number(level)}. "
             f"Against it, {parts[0]}. And {parts[1]}."
         )
     return "\n".join(bullets)
@@ -190,9 +190,9 @@ def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str, metric
             low, high = values.min(), values.max()
             factors[model] = f"{high / low:.1f}" if low > 0 else "changes sign" if high > 0 else DASH
     if not factors:
-        return f"- **{dataset}**: one seed or none, so that nothing can be said about the spread."
+        return f"- **{literal(dataset)}**: one seed or none, so that nothing can be said about the spread."
     words = listing([f"{model} {factor}" for model, factor in factors.items()])
-    return f"- **{dataset}**, largest over smallest {heading} among the seeds: {words}."
+    return f"- **{literal(dataset)}**, largest over smallest {heading} among the seeds: {words}."
 
 
 def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
@@ -202,12 +202,12 @@ def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     compared = here[here["n_seeds"] > 0]
     if compared.empty:
         reason = "nothing computed" if len(here) else "not a data set of the paper"
-        return f"- **{dataset}**: {reason}, so that there is nothing to compare."
+        return f"- **{literal(dataset)}**: {reason}, so that there is nothing to compare."
     counts = published.score(here).set_index(["by", "name"]).loc[("total", "total")]
     central, inside = (f"{counts['expected_' + name] * counts['n']:.0f}" for name in ("central", "minmax"))
     missing = f" ({len(here) - len(compared)} missing)" if len(compared) < len(here) else ""
     return (
-        f"- **{dataset}**: of {len(compared)} published numbers{missing}, {counts['minmax']:.0f} "
+        f"- **{literal(dataset)}**: of {len(compared)} published numbers{missing}, {counts['minmax']:.0f} "
         f"lie within the range of our seeds, where {inside} would be expected of one more seed, and "
         f"{counts['central']:.0f} within 5–95 %, where {central} would be."
     )
@@ -233,7 +233,7 @@ def mean_error_table(found: Study) -> Table:
         rows.append((model, *percent, *map(plain_number, (*rhos, *slopes))))
     return Table(
         name=f"mean_error_{found.dataset}",
-        title=f"Var against the error of the predictive mean on {found.dataset}",
+        title=f"Var against the error of the predictive mean on {literal(found.dataset)}",
         caption=f"Seed {found.seed}, protocol `{found.protocol}`. Bias² is the squared error of the "
         "predictive mean, b′ the slope of its fit against Var.",
         columns=("Model", "Var/MSE, ID", "Var/MSE, OOD", "ρ(Var, MSE)", "ρ(Var, Bias²)", "the same, ID",
@@ -260,7 +260,7 @@ def protocol_table(
             rows.append((model, f"`{protocol}`", str(len(run)), *cells))
     return Table(
         name=f"protocols_{dataset}",
-        title=f"The protocols on {dataset}",
+        title=f"The protocols on {literal(dataset)}",
         caption="Medians over seeds; the error of the mean is corrected for Var / K.",
         columns=("Model", "Protocol", "Seeds", *PROTOCOL_COLUMNS.values()),
         rows=tuple(rows),

@@ -27,7 +27,7 @@ from fdn.models import (
 )
 from fdn.protocol import PROTOCOLS, Protocol
 from fdn.report.published import PUBLISHED_METRICS, load_published
-from fdn.typesetting import Table
+from fdn.typesetting import Table, literal
 
 DASH = "—"
 MISSING = "n/a"
@@ -172,13 +172,13 @@ def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     origin = "the published value, then " if known.any() else "not a data set of the paper; "
     return Table(
         name=f"results_{dataset}",
-        title=f"Calibration and uncertainty on {dataset}",
+        title=f"Calibration and uncertainty on {literal(dataset)}",
         caption=f"In each cell: {origin}median and [min, max] over {seeds} (protocol `{protocol}`). Lower is "
         "better for AURC, ΔMSE and ΔCRPS (Δ = OOD − ID); the ideal fit MSE = a + b Var has a = 0, b = 1.",
         columns=("Model", "Value", *RESULT_COLUMNS.values()),
         rows=tuple(rows),
         align="ll" + "r" * len(RESULT_COLUMNS),
-        notes=_notes(rows, missing, f"on {dataset}, protocol `{protocol}`"),
+        notes=_notes(rows, missing, f"on {literal(dataset)}, protocol `{protocol}`"),
     )
 
 
@@ -219,7 +219,7 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     missing = [model for model in models if model not in runs]
     return Table(
         name=f"regions_{dataset}",
-        title=f"Inside and outside the training band on {dataset}",
+        title=f"Inside and outside the training band on {literal(dataset)}",
         caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var. "
         "MSE of one draw contains Var. The squared error of the mean is corrected for Var / K, the chance "
         "error of a mean of K draws (an ensemble's members are no sample: not corrected). "
@@ -227,7 +227,7 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
         columns=("Model", "Region", *REGION_COLUMNS.values()),
         rows=tuple(rows),
         align="ll" + "r" * len(REGION_COLUMNS),
-        notes=_notes(rows, missing, f"on {dataset}, protocol `{protocol}`"),
+        notes=_notes(rows, missing, f"on {literal(dataset)}, protocol `{protocol}`"),
     )
 
 
@@ -265,12 +265,13 @@ def split_table(datasets: Mapping[str, Dataset | None]) -> Table:
     rows = []
     for name, data in datasets.items():
         if data is None:
-            rows.append((name, *[MISSING] * 9))
+            rows.append((literal(name), *[MISSING] * 9))
             continue
         train, val, test = len(data.y_train), len(data.y_val), len(data.y_test)
         id_val, id_test = data.id_val.sum(), data.id_test.sum()
         counts = (train, val, id_val, test, id_test, test - id_test, train + val + test)
-        rows.append((name, str(data.n_features), data.feature_names[data.split_feature], *map(str, counts)))
+        feature = data.feature_names[data.split_feature]
+        rows.append((literal(name), str(data.n_features), literal(feature), *map(str, counts)))
     absent = [name for name, data in datasets.items() if data is None]
     return Table(
         name="splits",
@@ -280,7 +281,7 @@ def split_table(datasets: Mapping[str, Dataset | None]) -> Table:
                  "Test", "of them ID", "of them OOD", "Total"),
         rows=tuple(rows),
         align="lrl" + "r" * 7,
-        notes=(f"{MISSING}: the files of {', '.join(absent)} are not here.",) if absent else (),
+        notes=(f"{MISSING}: the files of {literal(', '.join(absent))} are not here.",) if absent else (),
     )  # fmt: skip
 
 
