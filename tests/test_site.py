@@ -94,8 +94,8 @@ def test_csv_of_points_has_every_model(source):
 def test_modules_are_all_there():
     names = pages.modules()
     files = {
-        ".".join(path.relative_to(paths.ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for package in pages.PACKAGES for path in (paths.ROOT / package).rglob("*.py")
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for root, package in ((paths.ROOT, "fdn_kernels"), (paths.ROOT / "lib", "fdn")) for path in (root / package).rglob("*.py")
     }  # fmt: skip
     assert set(names) == {name for name in files if not name.endswith(pages.NOT_DOCUMENTED)}
 

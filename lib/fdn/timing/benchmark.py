@@ -30,13 +30,11 @@ from tqdm import tqdm
 from fdn.arguments import parse_seeds
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, clock, device_name, undisturbed
-from fdn.models import ModelSpec, count_parameters, model_spec
+from fdn.models import FDN_MODELS, ModelSpec, count_parameters, model_spec
 from fdn.models.posteriors import FDNLinear
-from fdn.protocol import PUBLISHED, Protocol
-from fdn.report import published
+from fdn.protocol import PUBLISHED, STUDY_SEEDS, Protocol
 from fdn.runs import experiment, results
 from fdn.runs.experiment import Block
-from fdn.runs.study import SEEDS as STUDY_SEEDS
 from fdn.timing.plain import plain_fit
 from fdn.training.loop import fit
 from fdn.training.prediction import Prediction
@@ -280,7 +278,7 @@ def op_backends(
     """
     rows = []
     sample = replace(protocol, epochs=epochs)
-    for model in [model for model in models if model in published.REPRESENTED_MODELS]:
+    for model in [model for model in models if model in FDN_MODELS]:
         spec = model_spec(model, dataset.n_features, protocol)
         block = Block(dataset, model, sample, tuple(range(GROWTH_SEEDS)))
         kept, times = {}, {"fast": [], "reference": []}

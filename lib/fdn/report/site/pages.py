@@ -23,10 +23,11 @@ from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED
 from fdn.report import console, figures, published
+from fdn.report.comparison import score_table, uniformity_table
 from fdn.report.site import markup
 from fdn.report.site.figures import seed_points
 from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
-from fdn.runs import experiment, reproduce, results
+from fdn.runs import experiment, results
 
 PACKAGES = ("fdn_kernels", "fdn")
 NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
@@ -77,7 +78,7 @@ def write(folder: Path, source: Path) -> None:
         FileNotFoundError: if the folder holds no results.
         UserError: if it holds none of the published protocol.
     """
-    metrics = console.read_metrics(folder)
+    metrics = results.load_metrics(folder)
     console.check_protocol(metrics, PROTOCOL, folder)
     comparison = published.with_reasons(published.compare(metrics, PROTOCOL), published.load_reasons())
     site = _Site(folder, source, metrics[metrics["protocol"] == PROTOCOL], comparison)
@@ -189,8 +190,8 @@ def _results(site: _Site) -> None:
             has_points=points is not None,
         )  # fmt: skip
     _render(
-        site, "results/index.md", score_table=console.score_table(site.comparison),
-        uniformity=console.uniformity_table(site.metrics, PROTOCOL),
+        site, "results/index.md", score_table=score_table(site.comparison),
+        uniformity=uniformity_table(site.metrics, PROTOCOL),
     )  # fmt: skip
 
 
@@ -200,9 +201,9 @@ def _figures(site: _Site) -> list[Path]:
     if site.results.resolve() == paths.COMMITTED_RESULTS.resolve():
         target.mkdir()
         return [Path(shutil.copy(path, target)) for path in sorted(paths.FIGURES.glob("*.png"))]
-    loaded = reproduce.datasets_of(site.metrics, PUBLISHED)
+    loaded = experiment.datasets_of(site.metrics, PUBLISHED)
     loaded = {name: loaded[name] for name in site.datasets}
-    drawn, _ = reproduce.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
+    drawn, _ = figures.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
     return [path for path in drawn if path.suffix == ".png"]
 
 
