@@ -32,16 +32,6 @@ from fdn.runs import experiment, results
 PACKAGES = ("fdn_kernels", "fdn")
 NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
 PROTOCOL = PUBLISHED.label
-FIGURES = {  # kind: title, what there is to see
-    "seeds": ("Seeds", "OOD MSE against OOD variance, a point per seed, the representative seed ringed"),
-    "mse_var": ("MSE against variance", "MSE against predicted variance of every test point, ID and OOD side by side, with "
-                "the line MSE = Var"),
-    "mse_var_fit": ("Linear fit", "MSE against predicted variance of all test points with each model's fit MSE = a + b Var"),
-    "means": ("Predictive means", "Predictive mean of each model over the inputs, with the targets"),
-    "risk_coverage": ("Risk and coverage", "Mean MSE of the most confident fraction of the test points, a curve per model"),
-    "calibration": ("Calibration", "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model"),
-    "deltas": ("Deltas", "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -186,7 +176,7 @@ def _results(site: _Site) -> None:
                 f"regions-{name}", f"Medians over seeds on {name}, inside (ID) and outside (OOD) the training band",
                 *region_rows(runs),
             ),
-            figures=[(kind, *text) for kind, text in FIGURES.items() if f"{name}_{kind}" in kinds],
+            figures={kind: figure for kind, figure in figures.FIGURES.items() if f"{name}_{kind}" in kinds},
             has_points=points is not None,
         )  # fmt: skip
     _render(
