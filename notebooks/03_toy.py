@@ -131,7 +131,7 @@ show(*(findings.against_training_mean(metrics, name, settings.label) for name in
 # 3.5 comes back to it.
 
 # %%
-studies = [findings.study(folder, everything, name, settings.label, chosen) for name in names]
+studies = [findings.dataset_results(folder, everything, name, settings.label, chosen) for name in names]
 print(*(study.remark for study in studies), sep="\n")
 studies = [study for study in studies if study.points]
 for study in studies:

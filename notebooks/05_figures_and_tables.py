@@ -32,6 +32,7 @@ from fdn import data
 from fdn.arguments import check_parameters, parse_protocol
 from fdn.protocol import PROTOCOLS
 from fdn.report import console, figures, findings, published, tables
+from fdn.report.comparison import miss_table, score_table, uniformity_table
 from fdn.runs import experiment
 
 
@@ -65,13 +66,13 @@ for name, part in runs.groupby("dataset", sort=False):
 
 # %%
 comparison = published.compare(metrics, protocol)
-show(console.score_table(comparison), console.uniformity_table(metrics, protocol))
+show(score_table(comparison), uniformity_table(metrics, protocol))
 
 # %% [markdown]
 # ## 5.2 What is not reached
 
 # %%
-show(console.miss_table(comparison))
+show(miss_table(comparison))
 
 # %% [markdown]
 # ## 5.3 Result tables
@@ -129,7 +130,7 @@ show(tables.notation_table())
 
 # %%
 display(figures.layer_diagram())
-studies = [findings.study(folder, metrics, name, protocol) for name in names]
+studies = [findings.dataset_results(folder, metrics, name, protocol) for name in names]
 print(*(study.remark for study in studies), sep="\n")
 studies = [study for study in studies if study.points]
 toy = [study for study in studies if study.dataset in data.TOY]

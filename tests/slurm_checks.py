@@ -21,7 +21,8 @@ import pytest
 from fake_results import contents
 
 from fdn import paths
-from fdn.runs import results, study
+from fdn.runs import results
+from fdn.workflow import study
 
 SCRIPT = paths.ROOT / "workflow" / "one_node_slurm.sh"
 MODELS = ("BayesNet", "LP-FDNet")

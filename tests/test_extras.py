@@ -7,10 +7,11 @@ import pytest
 from fake_results import write_results
 
 from fdn.errors import UserError
-from fdn.models import STOCHASTIC_MODELS
+from fdn.models import FDN_MODELS, STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED
 from fdn.report import published
 from fdn.report.claims import CLAIMS
+from fdn.report.pages import extras as page_of_extras
 from fdn.runs import experiment, extras, results
 
 
@@ -48,10 +49,10 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     monkeypatch.setattr("fdn.paths.COMMITTED_RESULTS", main)
     write_results(main, ["step"], STOCHASTIC_MODELS, [0, 1, 9])
     changed = replace(PUBLISHED, beta_max=0.1).label
-    write_results(out, ["step"], extras.FDN, [0, 1], protocol=changed)
+    write_results(out, ["step"], FDN_MODELS, [0, 1], protocol=changed)
     write_results(out, ["step"], ["MLPNet"], [0, 1])
     write_results(out, ["step"], ["BayesNet"], [0, 1], protocol=changed)  # nobody asked for it
-    metrics, _, page = extras.write(out, folder)
+    metrics, _, page = page_of_extras.write(out, folder)
     kept = pd.read_parquet(metrics)
     assert set(zip(kept["model"], kept["protocol"])) == {("IC-FDNet", changed), ("LP-FDNet", changed), ("MLPNet", "published")}
     blocks = results.read_sidecars(folder)
@@ -64,7 +65,7 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     assert "| 2 |" in row and "n/a" not in row
     assert "| LP-FDNet | `published` | 2 |" in beta  # the same seeds, not all three
     assert "| MLPNet | `published` | 2 |" in text.split("## deterministic")[1].split("## ")[0]
-    assert extras.update(folder).read_text(encoding="utf-8") == text
+    assert page_of_extras.update(folder).read_text(encoding="utf-8") == text
 
 
 def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
@@ -77,7 +78,7 @@ def test_further_seeds_are_counted_beside_the_first(tmp_path, monkeypatch):
         for metric in published.PUBLISHED_METRICS:  # all seeds on one side, but for AURC with the further ones
             frame[metric] = numbers[metric] * (factor if metric == "aurc" else 2.0)
         frame.to_parquet(place / "metrics.parquet")
-    _, _, page = extras.write(out, folder)
+    _, _, page = page_of_extras.write(out, folder)
     blocks = results.read_sidecars(folder)
     assert [extra.name for extra in extras.EXTRAS if extra.seconds(blocks)] == ["hundred-seeds"]
     text = page.read_text(encoding="utf-8").split("## hundred-seeds")[1].split("## ")[0]
@@ -109,7 +110,7 @@ def test_the_page_counts_published_numbers_inside_runs_from_the_published_seed(t
     for metric in ("aurc", "delta_var"):  # a range that holds the published value
         frame[metric] = numbers["quad", "BayesNet", metric] * (0.9 + 0.1 * frame["seed"])
     frame.to_parquet(out / "metrics.parquet")
-    _, _, page = extras.write(out, folder)
+    _, _, page = page_of_extras.write(out, folder)
     text = page.read_text(encoding="utf-8").split("## initialisation")[1].split("## ")[0]
     inside = published.compare(frame, label).query("verdict != 'outside' and n_seeds > 0").groupby("dataset").size()
     assert inside["quad"] >= 2

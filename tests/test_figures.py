@@ -56,17 +56,9 @@ def runs() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def all_kinds(points, runs) -> dict[str, Figure]:
-    made = {
-        "mse_var": figures.mse_against_var(points, "title"),
-        "mse_var_fit": figures.mse_against_var_fit(points, "title"),
-        "risk_coverage": figures.risk_coverage(points, "title"),
-        "calibration": figures.calibration(points, "title"),
-        "deltas": figures.delta_bars(runs, 2, "title"),
-        "means_of_function": figures.means_of_function(points, np.sign, "title"),
-        "means_of_data": figures.means_of_data(points, "title"),
-        "seeds": figures.seeds_scatter(runs, 2, "title"),
-        "layer": figures.layer_diagram(),
-    }
+    real = figures.FigureData("energy", "published", runs, 2, points, None)
+    made = {kind: figure.draw(real) for kind, figure in figures.FIGURES.items()}
+    made |= {"means_of_function": figures.means_of_function(points, np.sign, "title"), "layer": figures.layer_diagram()}
     for fig in made.values():
         fig.draw_without_rendering()
     return made
@@ -308,6 +300,7 @@ def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, point
     written, missing = figures.all_figures(frame, load_points, sets, "published", tmp_path)
     kinds = ("seeds", "mse_var", "mse_var_fit", "risk_coverage", "calibration", "means")
     stems = {"layer", "energy_deltas"} | {f"{name}_{kind}" for name in ("energy", "step") for kind in kinds}
+    assert set(figures.FIGURES) == {*kinds, "deltas"}
     assert set(saved) == stems and sorted(written) == sorted(tmp_path / stem for stem in stems)
     seed = figures.representative_seed(frame, "step", "published")
     assert missing[0] == f"step: no points of IC-FDNet, seed {seed}"
@@ -415,3 +408,22 @@ def test_other_fonts_are_used_for_what_the_usual_one_lacks(monkeypatch):
 def test_large_numbers_in_legends_are_short():
     assert [figures._number(value, 2) for value in (1e8, -1e9, 1e300, np.inf, np.nan, -0.001)] == \
         ["100000000.00", "−1.00e+09", "1.00e+300", "inf", "—", "0.00"]  # fmt: skip
+
+
+def test_a_row_of_the_table_is_all_that_a_figure_needs(tmp_path, points, runs, monkeypatch):
+    drawn = []
+    needs = {"any": {"needs_points": False}, "pointwise": {}, "real": {"needs_points": False, "for_toy": False}}
+    rows = {
+        kind: figures.FigureKind(lambda given, kind=kind: drawn.append((given.dataset, kind)), kind, "", **options)
+        for kind, options in needs.items()
+    }
+    monkeypatch.setattr(figures, "FIGURES", rows)
+    monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
+    frame = pd.concat([runs.assign(dataset=name) for name in ("airfoil", "energy", "step")])
+    sets = {"airfoil": None, "energy": None, "step": data.load("step")}
+    load_points = lambda dataset, model, seed: None if dataset == "airfoil" else points[model]  # noqa: E731
+    written, _ = figures.all_figures(frame, load_points, sets, "published", tmp_path)
+    expected = [("airfoil", "any"), ("airfoil", "real"), ("energy", "any"), ("energy", "pointwise"), ("energy", "real"),
+                ("step", "any"), ("step", "pointwise")]  # fmt: skip
+    assert drawn == expected
+    assert [path.name for path in written] == ["layer", *(f"{name}_{kind}" for name, kind in expected)]

@@ -74,26 +74,26 @@ def test_missing_cells_are_grouped_by_seeds():
     assert findings.missing_cells(metrics, ["step"], ["BayesNet"], [0], "as_written")
 
 
-def test_a_study_shows_the_representative_seed(tmp_path):
+def test_results_of_a_data_set_show_the_representative_seed(tmp_path):
     metrics = runs(var_ood=lambda model, seed: {0: 1.0, 1: 5.0, 2: 9.0}[seed])
     for seed in (0, 1):
         write_points(tmp_path, "LP-FDNet", seed)
-    found = findings.study(tmp_path, metrics, "step", "published")
+    found = findings.dataset_results(tmp_path, metrics, "step", "published")
     assert (found.seed, list(found.points)) == (1, ["LP-FDNet"])
     assert "representative one of 3" in found.remark and found.title == "step, seed 1, protocol published"
     assert set(found.runs["model"]) == set(STOCHASTIC_MODELS)
 
 
-def test_a_study_without_both_fdns_says_so(tmp_path):
+def test_results_of_a_data_set_without_both_fdns_say_so(tmp_path):
     metrics = runs(models=["BayesNet", "LP-FDNet"])
     write_points(tmp_path, "BayesNet", 2)
-    found = findings.study(tmp_path, metrics, "step", "published", ["BayesNet"])
+    found = findings.dataset_results(tmp_path, metrics, "step", "published", ["BayesNet"])
     assert (found.seed, list(found.points), set(found.runs["model"])) == (2, ["BayesNet"], {"BayesNet"})
     assert "no representative seed" in found.remark and "seed 2" in found.remark
 
 
-def test_a_study_of_nothing_says_so(tmp_path):
-    found = findings.study(tmp_path, runs(), "quad", "published")
+def test_results_of_nothing_say_so(tmp_path):
+    found = findings.dataset_results(tmp_path, runs(), "quad", "published")
     assert found.seed is None and not found.points and "nothing to draw" in found.remark
 
 
@@ -128,7 +128,7 @@ def test_the_score_of_a_data_set_is_counted_against_chance():
 
 def test_the_slope_is_one_plus_that_of_the_squared_bias():
     var = np.array([1.0, 2.0, 3.0, 4.0])
-    study = findings.Study("step", "published", runs(), 0, {"LP-FDNet": points(np.sqrt(0.5 * var), var)}, "")
+    study = findings.DatasetResults("step", "published", runs(), 0, {"LP-FDNet": points(np.sqrt(0.5 * var), var)}, "")
     table = findings.mean_error_table(study)
     assert table.rows == (("LP-FDNet", "66.7%", "66.7%", *["1.000"] * 4, "1.500", "0.500"),)
 
@@ -137,7 +137,7 @@ def test_large_variances_make_rho_and_b_near_one_whatever_the_errors():
     rng = np.random.default_rng(0)
     var = rng.uniform(100, 10_000, 400)
     frames = {"LP-FDNet": points(rng.normal(size=400), var)}
-    study = findings.Study("step", "published", runs(), 0, frames, "")
+    study = findings.DatasetResults("step", "published", runs(), 0, frames, "")
     row = findings.mean_error_table(study).rows[0]
     rho, rho_bias, b = float(row[3]), float(row[4]), float(row[7])
     assert rho > 0.99 and abs(b - 1) < 0.01 and abs(rho_bias) < 0.2

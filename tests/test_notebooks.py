@@ -17,7 +17,7 @@ import papermill
 import pytest
 from packaging.utils import canonicalize_name
 
-from fdn.runs.notebooks import measures_run_times
+from fdn.workflow.notebooks import measures_run_times
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables", "06_kernel")

@@ -171,24 +171,75 @@ def test_ignored_files_are_results_of_runs_and_never_sources():
     assert not any(map(ignored, ["lib/fdn/data/uci.py", "data/results/metrics.parquet", "notebooks/01.ipynb"]))
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level names that a file imports, wherever in the file it does so."""
+ROOMS = ("ground", "data", "models", "training", "runs", "timing", "report", "workflow", "cli")  # from the ground up
+GROUND = {
+    "arguments", "devices", "errors", "metrics", "paths", "protocol", "settings", "streams", "terminal", "typesetting",
+}  # fmt: skip
+
+
+def imported(source: str) -> set[str]:
+    """Names that a file imports, wherever in the file it does so; of ``from a import b``, a.b."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.add(node.module.split(".")[0])
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
+def room(module: str) -> str:
+    """Where ``fdn.models.zoo`` stands, "models"; the package itself, whose names are of all rooms, is "fdn"."""
+    name = module.removeprefix("fdn.").partition(".")[0]
+    return "ground" if name in GROUND else "cli" if name == "__main__" else name
+
+
+def imports_upwards(module: str, source: str) -> list[str]:
+    """What a module of the package imports from anywhere but its own room, those below and the libraries."""
+    below = ROOMS[: ROOMS.index(room(module)) + 1] if room(module) in ROOMS else ROOMS[:1]
+    return sorted(
+        name for name in imported(source)
+        if (top := name.partition(".")[0]) in ("lib", "notebooks", "tests") or top == "fdn" and room(name) not in below
+    )  # fmt: skip
+
+
+def sources(root: Path, package: str) -> dict[str, str]:
+    """The text of every module, by its name."""
+    files = {".".join(path.relative_to(root).with_suffix("").parts): path for path in (root / package).rglob("*.py")}
+    return {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for name, path in files.items()}
+
+
+def test_rooms_import_from_those_below_alone():
+    modules = sources(ROOT / "lib", "fdn")
+    assert {room(name) for name in modules} == {"fdn", *ROOMS}, "a module stands in no room: give it a place in ROOMS"
+    assert {name.partition(".")[2] for name in modules if room(name) == "ground"} == GROUND
+    assert {name: found for name, text in modules.items() if (found := imports_upwards(name, text))} == {}
+
+
+def test_kernels_import_nothing_of_the_package():
+    modules = sources(ROOT, "fdn_kernels")
+    assert len(modules) > 5
+    tops = {name: {it.partition(".")[0] for it in imported(text)} for name, text in modules.items()}
+    assert {name for name, found in tops.items() if found & {"fdn", "lib", "notebooks", "tests"}} == set()
+
+
 @pytest.mark.parametrize(
-    ("package", "above"), [("fdn_kernels", {"fdn", "lib", "notebooks"}), ("lib", {"notebooks"})]
+    ("module", "planted", "found"),
+    [
+        ("fdn.protocol", "from fdn import data, paths", ["fdn.data"]),
+        ("fdn.data.uci", "import fdn.models.zoo as zoo", ["fdn.models.zoo"]),
+        ("fdn.runs.extras", "def f():\n    from fdn.report import tables", ["fdn.report.tables"]),
+        ("fdn.timing.latency", "from fdn.runs import extras", []),
+        ("fdn.report.site", "from fdn.workflow.study import plan", ["fdn.workflow.study.plan"]),
+        ("fdn.workflow.study", "if True:\n    from fdn import cli", ["fdn.cli"]),
+        ("fdn", "from fdn.models import MODELS", ["fdn.models.MODELS"]),
+        ("fdn.report.claims.judging", "import fdn\nfrom fdn import fit", ["fdn", "fdn.fit"]),
+        ("fdn.cli", "from fdn.workflow import study\nimport tests.fake_results", ["tests.fake_results"]),
+    ],
 )
-def test_imports_go_one_way(package, above):
-    files = sorted((ROOT / package).rglob("*.py"))
-    assert files
-    assert {str(path.relative_to(ROOT)) for path in files if imported(path) & above} == set()
+def test_an_import_from_above_is_found(module, planted, found):
+    assert imports_upwards(module, planted) == found
 
 
 def test_every_module_imports_without_triton():

@@ -11,7 +11,11 @@ import pytest
 from fdn import paths
 from fdn.errors import UserError
 from fdn.protocol import AS_WRITTEN, PUBLISHED
-from fdn.report import claims, console, readme
+from fdn.report import claims, comparison
+from fdn.report.pages import differences as page_of_differences
+from fdn.report.pages import extras as page_of_extras
+from fdn.report.pages import readme
+from fdn.report.pages.comparison import write_comparison
 from fdn.runs import differences, extras, results
 
 README = paths.ROOT / "README.md"
@@ -47,8 +51,8 @@ def test_readme_commands_exist():
 
 
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
-    metrics = console.with_committed(paths.COMMITTED_RESULTS)
-    for path in console.write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
+    metrics = comparison.with_committed(paths.COMMITTED_RESULTS)
+    for path in write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
         assert path.read_text(encoding="utf-8") == (paths.COMPARISON / path.name).read_text(encoding="utf-8"), path.name
 
 
@@ -62,7 +66,7 @@ def test_page_of_claims_holds_the_committed_results(tmp_path):
 def test_page_of_extras_holds_the_committed_results():
     """Long, for every group of runs is compared with the published numbers."""
     blocks = results.read_sidecars(paths.EXTRAS)
-    assert (paths.EXTRAS / "README.md").read_text(encoding="utf-8") == extras.page(extras.pool(), blocks)
+    assert (paths.EXTRAS / "README.md").read_text(encoding="utf-8") == page_of_extras.page(extras.pool(), blocks)
 
 
 def test_every_differing_setting_is_on_the_page_of_differences():
@@ -74,23 +78,23 @@ def test_every_differing_setting_is_on_the_page_of_differences():
 def test_page_of_differences_holds_its_results():
     metrics = results.load_metrics(differences.FOLDER)
     page = (differences.FOLDER / "README.md").read_text(encoding="utf-8")
-    assert page == differences.page(metrics)
+    assert page == page_of_differences.page(metrics)
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):  # a stray bar would shift the cells
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
     for difference in differences.DIFFERENCES:
         if difference.field:
-            assert (differences.effects(metrics, difference)["seeds"] > 0).all(), difference.topic
+            assert (page_of_differences.effects(metrics, difference)["seeds"] > 0).all(), difference.topic
 
 
 def test_effects_compare_the_same_seeds():
     difference = next(d for d in differences.DIFFERENCES if d.field == "clip_norm")
     rows = [
-        {"dataset": "step", "model": "LP-FDNet", "protocol": label, "seed": seed, **dict.fromkeys(differences.SHOWN, value)}
+        {"dataset": "step", "model": "LP-FDNet", "protocol": label, "seed": seed, **dict.fromkeys(page_of_differences.SHOWN, value)}
         for label, seed, value in (
             ("published", 0, 1.0), ("published", 1, 3.0), ("published", 2, 99.0),
             (difference.protocol.label, 0, 2.0), (difference.protocol.label, 1, 4.0),
         )
     ]  # fmt: skip
-    table = differences.effects(pd.DataFrame(rows), difference).set_index(["dataset", "model"])
+    table = page_of_differences.effects(pd.DataFrame(rows), difference).set_index(["dataset", "model"])
     row = table.loc[("step", "LP-FDNet")]
     assert row["seeds"] == 2 and row["mse_id"] == "2.000 [1.000, 3.000] -> 3.000 [2.000, 4.000]"

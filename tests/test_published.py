@@ -11,7 +11,9 @@ import pytest
 from fdn.errors import UserError
 from fdn.models import PAPER_MODELS
 from fdn.paths import PUBLISHED_TABLES
-from fdn.report import console, published
+from fdn.report import published
+from fdn.report.comparison import miss_table, more_seeds, score_table
+from fdn.report.pages.comparison import comparison_page, write_comparison
 
 
 def seeds(dataset: str, model: str, protocol: str = "published", **columns) -> pd.DataFrame:
@@ -330,7 +332,7 @@ def test_the_committed_reasons_can_be_read():
 
 
 def test_misses_are_measured_from_the_seeds_range():
-    table = console.miss_table(published.compare(seeds("step", "BayesNet", slope_b=[10.0, 20.0, 30.0])))  # 71.82
+    table = miss_table(published.compare(seeds("step", "BayesNet", slope_b=[10.0, 20.0, 30.0])))  # 71.82
     row = next(row for row in table.rows if row[2] == "slope_b")
     assert row[3:6] == ("71.82", "20.00", "[10.00, 30.00]")
     assert row[6] == "41.81 above the largest of 3 seeds, 2.1 times the seeds' range"
@@ -338,12 +340,12 @@ def test_misses_are_measured_from_the_seeds_range():
 
 
 def test_the_score_table_ends_with_the_total():
-    table = console.score_table(published.compare(seeds("step", "BayesNet", spearman=[0.987] * 3)))
+    table = score_table(published.compare(seeds("step", "BayesNet", spearman=[0.987] * 3)))
     assert table.rows[-1] == ("", "total", "7", "1 (14%)", "45%", "1 (14%)", "50%", "6 (86%)", "245")
 
 
 def test_the_page_and_the_file_hold_every_number(tmp_path):
-    csv, page = console.write_comparison(tmp_path, perfect_seeds(3), "published")
+    csv, page = write_comparison(tmp_path, perfect_seeds(3), "published")
     written = pd.read_csv(csv, dtype={"printed": str}, keep_default_na=False)
     assert len(written) == 252 and set(written["verdict"]) == {published.CENTRAL} and set(written["place"]) == {0.5}
     lines = page.read_text(encoding="utf-8").splitlines()
@@ -356,9 +358,9 @@ def test_the_page_counts_further_seeds_as_well(tmp_path):
     """Long, for a page of comparison has a randomisation test, by resampling."""
     few, many = perfect_seeds(3), perfect_seeds(5)
     more = pd.concat([few[few["dataset"] != "ccpp"], many[many["dataset"] == "ccpp"]])
-    said = console.more_seeds(few, more, "published")
+    said = more_seeds(few, more, "published")
     assert said.startswith("With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252")
-    assert console.more_seeds(few, few, "published") == ""
-    _, page = console.write_comparison(tmp_path, few, "published", more)
+    assert more_seeds(few, few, "published") == ""
+    _, page = write_comparison(tmp_path, few, "published", more)
     assert said in page.read_text(encoding="utf-8") and "**How many are reached with all seeds there are.**" in page.read_text(encoding="utf-8")
-    assert "all seeds there are" not in console.comparison_page(few, "published", few)
+    assert "all seeds there are" not in comparison_page(few, "published", few)

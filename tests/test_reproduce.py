@@ -18,8 +18,10 @@ from fdn.cli import main
 from fdn.data import uci
 from fdn.errors import UserError
 from fdn.models import MODEL_NAMES
-from fdn.report import figures, readme, tables
-from fdn.runs import notebooks, reproduce, results
+from fdn.report import figures, tables
+from fdn.report.pages import readme
+from fdn.runs import results
+from fdn.workflow import notebooks, reproduce
 
 ROOT = Path(__file__).resolve().parent.parent
 FDNS = ("IC-FDNet", "LP-FDNet")

@@ -77,6 +77,12 @@ def test_every_figure_names_its_data_and_a_command_that_exists(source):
     for text in re.findall(r"```\{figure\}.*?```", page, re.DOTALL):
         [data] = re.findall(r"\]\((\S+\.csv)\)", text)
         assert (source / "results" / data).exists()
+    kinds = {kind: figure for kind, figure in figures.FIGURES.items() if figure.for_toy}
+    for kind, figure in kinds.items():  # the table of figures is all that is said of one
+        data = "points" if figure.needs_points else "seeds"
+        section = page.split(f"## {figure.title}\n")[1].split("\n## ")[0]
+        assert f"step_{kind}.png" in section and f"{figure.words}. Data: [{data}.csv]" in section
+    assert len(kinds) == len(shown) - 1  # and the seeds of every number
     written = [path for path in source.rglob("*.md") if path.relative_to(source).parts[0] not in ("api", "data")]
     commands = {command for path in written for command in re.findall(r"`fdn ([^`]+)`", path.read_text(encoding="utf-8"))}
     assert len(commands) > 5
@@ -94,8 +100,8 @@ def test_csv_of_points_has_every_model(source):
 def test_modules_are_all_there():
     names = pages.modules()
     files = {
-        ".".join(path.relative_to(paths.ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for package in pages.PACKAGES for path in (paths.ROOT / package).rglob("*.py")
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for root, package in ((paths.ROOT, "fdn_kernels"), (paths.ROOT / "lib", "fdn")) for path in (root / package).rglob("*.py")
     }  # fmt: skip
     assert set(names) == {name for name in files if not name.endswith(pages.NOT_DOCUMENTED)}
 

@@ -25,7 +25,8 @@ from fdn.arguments import parse_protocol
 from fdn.cli import main
 from fdn.data import uci
 from fdn.errors import UserError
-from fdn.runs import experiment, results, study
+from fdn.runs import experiment, results
+from fdn.workflow import study
 
 pytest.importorskip("snakemake", reason="the extra `workflow` is not installed")
 

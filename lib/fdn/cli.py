@@ -127,7 +127,7 @@ def _stored(args: argparse.Namespace) -> tuple[Path, Protocol]:
 
 def _tables(args: argparse.Namespace) -> None:
     from fdn.report import console, tables
-    from fdn.runs import reproduce
+    from fdn.workflow import reproduce
 
     folder, protocol = _stored(args)
     metrics = console.read_metrics(folder)
@@ -138,7 +138,7 @@ def _tables(args: argparse.Namespace) -> None:
 
 def _figures(args: argparse.Namespace) -> None:
     from fdn.report import console
-    from fdn.runs import reproduce
+    from fdn.workflow import reproduce
 
     folder, protocol = _stored(args)
     metrics = console.read_metrics(folder)
@@ -223,7 +223,7 @@ def _budget(args: argparse.Namespace) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> None:
-    from fdn.runs.reproduce import reproduce
+    from fdn.workflow.reproduce import reproduce
 
     names = None if args.dataset is None else parse_names(args.dataset, data.NAMES, "data set")
     reproduce(args.out, args.seeds, args.ccpp_seeds, args.epochs, names)
@@ -238,7 +238,7 @@ def _collect(args: argparse.Namespace) -> None:
 
 
 def _notebook(args: argparse.Namespace) -> None:
-    from fdn.runs import notebooks
+    from fdn.workflow import notebooks
 
     source = paths.NOTEBOOKS / f"{args.name}.ipynb"
     types, parameters = notebooks.parameters_of(source), {}
@@ -251,7 +251,7 @@ def _notebook(args: argparse.Namespace) -> None:
 
 
 def _paper(args: argparse.Namespace) -> None:
-    from fdn.runs import study
+    from fdn.workflow import study
 
     names = published.DATASETS if args.dataset is None else parse_names(args.dataset, data.NAMES, "data set")
     tasks = {name: study.SEEDS.get(name, "0:20") if args.seeds is None else args.seeds for name in names}
@@ -261,14 +261,14 @@ def _paper(args: argparse.Namespace) -> None:
 
 
 def _publish(args: argparse.Namespace) -> None:
-    from fdn.runs.publish import publish
+    from fdn.workflow.publish import publish
 
     publish(args.out)
 
 
 def _differences(args: argparse.Namespace) -> None:
     from fdn.report import console
-    from fdn.runs import differences
+    from fdn.report.pages import differences
 
     differences.run(args.out, parse_seeds(args.seeds), args.workers)
     written = differences.write(args.out)
@@ -277,7 +277,7 @@ def _differences(args: argparse.Namespace) -> None:
 
 def _extras(args: argparse.Namespace) -> None:
     from fdn.report import console
-    from fdn.runs import extras
+    from fdn.report.pages import extras
 
     if args.seeds is not None:
         parse_seeds(args.seeds)
@@ -332,7 +332,7 @@ def _site(args: argparse.Namespace) -> None:
 
 
 def _smoke(args: argparse.Namespace) -> None:
-    from fdn.runs.reproduce import smoke
+    from fdn.workflow.reproduce import smoke
 
     smoke()
 

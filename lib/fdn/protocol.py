@@ -15,6 +15,8 @@ from fdn.settings import Count, NonNegative, Positive, Rate, Whole, check_fields
 
 # "Model seeds" of the published tables (table of hyperparameters); of the author's random numbers, not of ours
 PUBLISHED_SEEDS = {"step": 13, "sine": 19, "quad": 6, "airfoil": 64, "ccpp": 2, "energy": 2}
+# of the whole study, as :func:`fdn.arguments.parse_seeds` reads them
+STUDY_SEEDS = {"step": "0:20", "sine": "0:20", "quad": "0:20", "airfoil": "0:100", "ccpp": "0:3", "energy": "0:3"}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fdn.data.tabular import from_frame
 from fdn.errors import UserError
 
 __all__ = [
-    "NAMES", "REAL", "TOY", "UCI", "Dataset",
+    "NAMES", "PAPER_DATASETS", "REAL", "TOY", "UCI", "Dataset",
     "available", "check_name", "feature_band_split", "from_frame", "load", "missing",
 ]  # fmt: skip
 
@@ -23,6 +23,7 @@ TOY = tuple(toy.FUNCTIONS["published"])
 UCI = tuple(uci.SOURCES)
 REAL = (*UCI, "diabetes")
 NAMES = (*TOY, *REAL)
+PAPER_DATASETS = ("step", "sine", "quad", "airfoil", "ccpp", "energy")  # in the order of its tables
 
 
 def load(name: str, functions: str = "published", toy_validation: str = "published") -> Dataset:

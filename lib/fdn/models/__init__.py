@@ -4,6 +4,7 @@ from fdn.models.network import Network, Noise
 from fdn.models.zoo import (
     BASELINE,
     ENSEMBLES,
+    FDN_MODELS,
     MODEL_NAMES,
     MODELS,
     PAPER_MODELS,
@@ -22,6 +23,7 @@ from fdn.models.zoo import (
 __all__ = [
     "BASELINE",
     "ENSEMBLES",
+    "FDN_MODELS",
     "MODELS",
     "MODEL_NAMES",
     "PAPER_MODELS",

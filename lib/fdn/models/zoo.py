@@ -124,6 +124,7 @@ MODELS = {
 MODEL_NAMES = tuple(MODELS)
 STOCHASTIC_MODELS = tuple(name for name, model in MODELS.items() if model.stochastic)
 PAPER_MODELS = tuple(name for name, model in MODELS.items() if model.in_paper)
+FDN_MODELS = tuple(name for name in PAPER_MODELS if MODELS[name].layer in (_ic, _lp))
 ENSEMBLES = tuple(name for name, model in MODELS.items() if model.ensemble)
 
 

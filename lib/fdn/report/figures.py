@@ -1,4 +1,4 @@
-"""Every figure: functions of results that return a matplotlib `Figure`, and `save`, which writes it.
+"""Every figure: functions of results that return a matplotlib `Figure`, `FIGURES`, which lists them, and `save`.
 
 A plot reads `points`, one frame per model with a row per test point (columns z, y, region, mean, var, mse,
 crps), or the metrics frame with a row per seed. Plots compute nothing but what `fdn.metrics` computes. A
@@ -9,7 +9,8 @@ a figure at the end of a cell show itself. A figure that would show nothing rais
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 
 import matplotlib.style
@@ -24,8 +25,10 @@ from fdn.data.dataset import Dataset
 from fdn.errors import UserError
 from fdn.models import MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import segment
+from fdn.protocol import Protocol
 from fdn.report.diagram import layer_axes
 from fdn.report.published import representative_seed
+from fdn.runs import results
 from fdn.typesetting import drawn
 
 STYLE = ["default", str(Path(__file__).with_name("fdn.mplstyle"))]
@@ -386,6 +389,93 @@ def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -
     return fig
 
 
+@dataclass(frozen=True)
+class FigureData:
+    """What the figures of one data set under one protocol are drawn from."""
+
+    dataset: str
+    protocol: str  # label
+    runs: pd.DataFrame  # a row per model and seed
+    seed: int  # the representative one
+    points: Points  # of that seed
+    true_function: Callable | None  # of a toy task
+
+    @property
+    def title(self) -> str:
+        """Of a figure of one seed."""
+        return f"{self.dataset}, seed {self.seed}, protocol {self.protocol}"
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure, drawn of each data set that has what it needs.
+
+    Attributes:
+        draw: from what there is of a data set to the figure.
+        title, words: for readers: its name, and what there is to see.
+        needs_points: whether it needs per-point results.
+        for_toy: whether it is drawn of toy tasks too.
+    """
+
+    draw: Callable[[FigureData], Figure]
+    title: str
+    words: str
+    needs_points: bool = True
+    for_toy: bool = True
+
+    def is_for(self, given: FigureData) -> bool:
+        """Whether a data set has what this figure needs."""
+        return (bool(given.points) or not self.needs_points) and (self.for_toy or given.true_function is None)
+
+
+def _means(given: FigureData) -> Figure:
+    if given.true_function is None:
+        return means_of_data(given.points, given.title)
+    return means_of_function(given.points, given.true_function, given.title)
+
+
+FIGURES = {  # by the end of their files' names, in the order of the site
+    "seeds": FigureKind(
+        lambda given: seeds_scatter(given.runs, given.seed, f"{given.dataset}, all seeds, protocol {given.protocol}"),
+        "Seeds",
+        "OOD MSE against OOD variance, a point per seed, the representative seed ringed",
+        needs_points=False,
+    ),
+    "mse_var": FigureKind(
+        lambda given: mse_against_var(given.points, given.title),
+        "MSE against variance",
+        "MSE against predicted variance of every test point, ID and OOD side by side, with the line MSE = Var",
+    ),
+    "mse_var_fit": FigureKind(
+        lambda given: mse_against_var_fit(given.points, given.title),
+        "Linear fit",
+        "MSE against predicted variance of all test points with each model's fit MSE = a + b Var",
+    ),
+    "means": FigureKind(
+        _means,
+        "Predictive means",
+        "Predictive mean of each model over the inputs, with the targets",
+    ),
+    "risk_coverage": FigureKind(
+        lambda given: risk_coverage(given.points, given.title),
+        "Risk and coverage",
+        "Mean MSE of the most confident fraction of the test points, a curve per model",
+    ),
+    "calibration": FigureKind(
+        lambda given: calibration(given.points, given.title),
+        "Calibration",
+        "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model",
+    ),
+    "deltas": FigureKind(
+        lambda given: delta_bars(given.runs, given.seed, f"{given.title}; whiskers: all seeds"),
+        "Deltas",
+        "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds",
+        needs_points=False,
+        for_toy=False,
+    ),
+}
+
+
 def all_figures(
     metrics: pd.DataFrame,
     load_points: Callable[[str, str, int], pd.DataFrame | None],
@@ -422,22 +512,24 @@ def all_figures(
                 missing.append(f"{name}: no points of {model}, seed {seed}")
             else:
                 points[model] = frame
-        title = f"{name}, seed {seed}, protocol {protocol}"
-        figures = {"seeds": partial(seeds_scatter, runs, seed, f"{name}, all seeds, protocol {protocol}")}
-        toy = data is not None and data.true_function is not None
-        if not toy:
-            figures["deltas"] = partial(delta_bars, runs, seed, f"{title}; whiskers: all seeds")
-        if points:
-            figures["mse_var"] = partial(mse_against_var, points, title)
-            figures["mse_var_fit"] = partial(mse_against_var_fit, points, title)
-            figures["risk_coverage"] = partial(risk_coverage, points, title)
-            figures["calibration"] = partial(calibration, points, title)
-            figures["means"] = (
-                partial(means_of_function, points, data.true_function, title) if toy else partial(means_of_data, points, title)
-            )
-        for kind, draw in figures.items():
+        given = FigureData(name, protocol, runs, seed, points, data.true_function if data else None)
+        for kind, figure in FIGURES.items():
+            if not figure.is_for(given):
+                continue
             try:
-                paths += save(draw(), out_dir / segment(f"{name}_{kind}"))
+                paths += save(figure.draw(given), out_dir / segment(f"{name}_{kind}"))
             except UserError as error:
                 missing.append(f"{name}: no {kind}: {error}")
     return paths, missing
+
+
+def write_figures(
+    folder: Path, metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], protocol: Protocol, out: Path
+) -> tuple[list[Path], list[str]]:
+    """:func:`all_figures` with the per-point results of a folder."""
+
+    def points(dataset: str, model: str, seed: int) -> pd.DataFrame | None:
+        cell = (folder, dataset, model, protocol.label, seed)
+        return results.load_points(*cell) if results.has_points(*cell) else None
+
+    return all_figures(metrics, points, datasets, protocol.label, out)

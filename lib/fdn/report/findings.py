@@ -18,7 +18,7 @@ from fdn import paths
 from fdn.arguments import seed_ranges
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
-from fdn.report import console, published
+from fdn.report import published
 from fdn.report.tables import DASH, MISSING, corrected_mean_error, plain_number
 from fdn.runs import results
 from fdn.typesetting import Table, literal
@@ -38,7 +38,7 @@ PROTOCOL_COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Study:
+class DatasetResults:
     """One data set under one protocol: its runs, and the per-point results of the seed that figures show."""
 
     dataset: str
@@ -61,7 +61,7 @@ def read(folder: Path) -> pd.DataFrame:
         UserError: if there are none, or if the file is damaged.
     """
     try:
-        return console.read_metrics(folder)
+        return results.load_metrics(folder)
     except FileNotFoundError as error:
         raise UserError(str(error)) from error
 
@@ -90,13 +90,13 @@ def place(folder: Path) -> str:
     return absolute.relative_to(root).as_posix() if absolute.is_relative_to(root) else absolute.name
 
 
-def study(
+def dataset_results(
     folder: Path,
     metrics: pd.DataFrame,
     dataset: str,
     protocol: str,
     models: Sequence[str] = PAPER_MODELS,
-) -> Study:
+) -> DatasetResults:
     """The runs of a data set by those ``models`` that are stochastic, and their points for one seed.
 
     That is the representative seed of all in the folder. Where the paper's rule has no answer, since one of
@@ -115,9 +115,9 @@ def study(
         cells = {model: (folder, dataset, model, protocol, seed) for model in drawn}
         points = {m: results.load_points(*cell) for m, cell in cells.items() if results.has_points(*cell)}
         if points:
-            return Study(dataset, protocol, runs, seed, points, f"{dataset}: {remark.format(seed)}.")
+            return DatasetResults(dataset, protocol, runs, seed, points, f"{dataset}: {remark.format(seed)}.")
     remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
-    return Study(dataset, protocol, runs, None, {}, remark)
+    return DatasetResults(dataset, protocol, runs, None, {}, remark)
 
 
 def missing_cells(
@@ -213,7 +213,7 @@ def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     )
 
 
-def mean_error_table(found: Study) -> Table:
+def mean_error_table(found: DatasetResults) -> Table:
     r"""Is Var_i informative about the error of the predictive mean, or only about itself?
 
     MSE_i = Var_i + Bias_i^2 with Bias_i^2 = (mean_i - y_i)^2, so b = 1 + b', where b' is the slope of

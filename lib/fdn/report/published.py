@@ -15,13 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from fdn.data import PAPER_DATASETS as DATASETS
 from fdn.errors import UserError
-from fdn.models import PAPER_MODELS
+from fdn.models import FDN_MODELS, PAPER_MODELS
 from fdn.paths import PUBLISHED_TABLES, REASONS
 
-DATASETS = ("step", "sine", "quad", "airfoil", "ccpp", "energy")
 PUBLISHED_METRICS = ("spearman", "slope_b", "intercept_a", "aurc", "delta_var", "delta_mse", "delta_crps")
-REPRESENTED_MODELS = ("IC-FDNet", "LP-FDNet")
 REPRESENTED_METRICS = ("mse_ood", "var_ood", "delta_crps", "aurc")
 
 CENTRAL, RANGE, OUTSIDE = VERDICTS = ("inside 5-95 %", "inside min-max", "outside")
@@ -305,18 +304,18 @@ def representative_seed(metrics_df: pd.DataFrame, dataset: str, protocol: str = 
         raise UserError(f"the metrics have no column {missing[0]!r}; expected {', '.join(needed)}")
     chosen = metrics_df[(metrics_df["dataset"] == dataset) & (metrics_df["protocol"] == protocol)]
     distance = 0.0
-    for model in REPRESENTED_MODELS:
+    for model in FDN_MODELS:
         vectors = chosen[chosen["model"] == model].set_index("seed")[list(REPRESENTED_METRICS)]  # (seeds, 4)
         if vectors.empty:
             raise UserError(
                 f"no results of {model} on {dataset} under protocol {protocol}: "
-                f"the representative seed needs {' and '.join(REPRESENTED_MODELS)}, run both"
+                f"the representative seed needs {' and '.join(FDN_MODELS)}, run both"
             )
         distance = distance + ((vectors - vectors.median()) ** 2).sum(axis=1, skipna=False)  # (seeds,)
     distance = distance[np.isfinite(distance)]
     if distance.empty:
         raise UserError(
-            f"no seed has finite results of both {' and '.join(REPRESENTED_MODELS)} "
+            f"no seed has finite results of both {' and '.join(FDN_MODELS)} "
             f"on {dataset} under protocol {protocol}: run both with the same seeds"
         )
     closest = distance.index[distance <= distance.min() * (1 + 1e-9)]  # equal but for rounding

@@ -1,1 +1,1 @@
-"""Runs of the study: cells and their results, the workflow, extras, differences and notebooks."""
+"""Runs of the study: cells and their results, extras and differences."""

@@ -13,16 +13,12 @@ from pathlib import Path
 import pandas as pd
 
 from fdn import paths
-from fdn.models import PAPER_MODELS
+from fdn.models import FDN_MODELS, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
-from fdn.report.tables import plain_number
 from fdn.runs import experiment, results
 
-SOURCE = "running the author's public program and comparing its output with the published tables"
-FDN = ("IC-FDNet", "LP-FDNet")
-VARIATIONAL = ("BayesNet", "GaussHyperNet", *FDN)
+VARIATIONAL = ("BayesNet", "GaussHyperNet", *FDN_MODELS)
 ENSEMBLE = ("DeepEnsembleNet",)
-SHOWN = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
 
 
 @dataclass(frozen=True)
@@ -47,20 +43,20 @@ class Difference:
 DIFFERENCES = (
     Difference(
         "Step target", "section 4.1, figure 2", "H(x): 0 or 1, H(0) = 1", "-1 for x <= 0, +1 for x > 0",
-        "toy_functions", ("step",), FDN,
+        "toy_functions", ("step",), FDN_MODELS,
     ),
     Difference(
         "Sine target", "section 4.1, figure 2", "1.54 sin(2.39 x): radians",
-        "1.5441 sin(2 pi 2.38875 x): 2.39 is in cycles", "toy_functions", ("sine",), FDN,
+        "1.5441 sin(2 pi 2.38875 x): 2.39 is in cycles", "toy_functions", ("sine",), FDN_MODELS,
     ),
     Difference(
         "Quadratic target", "section 4.1, figure 2", "0.43 x^2 - 0.41", "the same before rounding to two digits",
-        "toy_functions", ("quad",), FDN,
+        "toy_functions", ("quad",), FDN_MODELS,
     ),
     Difference(
         "Toy validation points", "section 4.1, table of split sizes", "512 from the interpolation region",
         "256 from the interpolation region, which decide the checkpoint, and 256 outside, which decide nothing",
-        "toy_validation", ("step",), FDN,
+        "toy_validation", ("step",), FDN_MODELS,
     ),
     Difference(
         "Parameter budget on the UCI sets", "section 4.3", "P about 1000 (within 5 %) for all models",
@@ -72,11 +68,11 @@ DIFFERENCES = (
     ),
     Difference(
         "Weight noise of the FDN layers", "algorithm 1", "drawn afresh for every example",
-        "one draw per weight and pass, used for every example", "noise", ("step", "energy"), FDN,
+        "one draw per weight and pass, used for every example", "noise", ("step", "energy"), FDN_MODELS,
         "The marginal at one input is the same; the gradients are less noisy with fresh draws.",
     ),
     Difference(
-        "Gradient clipping", "not mentioned", "none", "gradient norm clipped to 1", "clip_norm", ("step", "energy"), FDN,
+        "Gradient clipping", "not mentioned", "none", "gradient norm clipped to 1", "clip_norm", ("step", "energy"), FDN_MODELS,
     ),
     Difference(
         "Scale of BayesNet and GaussHyperNet", "section 3.2, appendix B", "sigma = 1e-3 + softplus(rho)",
@@ -134,25 +130,7 @@ DIFFERENCES = (
     ),
 )  # fmt: skip
 
-
 FOLDER = paths.ROOT / "data" / "differences"  # the page and the results behind it
-
-
-def write(out: Path, folder: Path = FOLDER) -> list[Path]:
-    """Write the page, ``README.md``, and the results behind it, ``metrics.parquet``, from a results folder."""
-    metrics = results.load_metrics(out)
-    wanted = {
-        (dataset, model, protocol.label)
-        for d in DIFFERENCES if d.protocol
-        for dataset in d.datasets for model in d.models for protocol in (PUBLISHED, d.protocol)
-    }  # fmt: skip
-    key = pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]])
-    used = results.sort(metrics[key.isin(wanted)])
-    with results.atomic(folder / "metrics.parquet") as path:
-        path.write_bytes(used.to_parquet(index=False))
-    with results.atomic(folder / "README.md") as path:
-        path.write_text(page(used), encoding="utf-8")
-    return [folder / "README.md", folder / "metrics.parquet"]
 
 
 def run(out: Path, seeds: Sequence[int], workers: int | None = None) -> None:
@@ -163,57 +141,15 @@ def run(out: Path, seeds: Sequence[int], workers: int | None = None) -> None:
                 experiment.run(difference.datasets, difference.models, seeds, protocol, out, workers)
 
 
-def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
-    """Medians over seeds with range, as published and as printed, per data set, model and metric."""
-    rows = []
-    for dataset in difference.datasets:
-        for model in difference.models:
-            cells = metrics[(metrics["dataset"] == dataset) & (metrics["model"] == model)]
-            row: dict[str, object] = {"dataset": dataset, "model": model}
-            runs = [cells[cells["protocol"] == p.label] for p in (PUBLISHED, difference.protocol)]
-            common = set(runs[0]["seed"]) & set(runs[1]["seed"])
-            row["seeds"] = len(common)
-            for metric in SHOWN:
-                values = [run[run["seed"].isin(common)][metric] for run in runs]
-                row[metric] = " -> ".join(_spread(v) for v in values)
-            rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _spread(values: pd.Series) -> str:
-    if values.dropna().empty:
-        return "-"
-    low, middle, high = map(plain_number, values.quantile([0, 0.5, 1]))
-    return f"{middle} [{low}, {high}]"
-
-
-def page(metrics: pd.DataFrame) -> str:
-    """The page as Markdown: every difference, and for the measured ones published -> printed medians [min, max]."""
-    lines = [
-        "# Where the print and the published runs differ",
-        "",
-        f"The published tables were computed with the settings in the column *published runs*, established by {SOURCE}.",
-        "Protocol `published` follows the runs, protocol `as_written` the print. For each difference that can be run on its",
-        "own, the tables below give the median over seeds [min, max] under `published` -> with that one setting as printed.",
-        "This page is written by `fdn differences`.",
-        "",
-        "| # | topic | where | print | published runs | protocol field | effect |",
-        "|--:|---|---|---|---|---|---|",
-    ]
-    for i, d in enumerate(DIFFERENCES, 1):
-        effect = f"[measured](#{i}-{_anchor(d.topic)})" if d.field else d.remark
-        field = f"`{d.field}`" if d.field else "-"
-        lines.append(f"| {i} | {d.topic} | {d.where} | {d.printed} | {d.published} | {field} | {effect} |")
-    for i, d in enumerate(DIFFERENCES, 1):
-        if d.field is None:
-            continue
-        table = effects(metrics, d)
-        lines += ["", f"## {i} {d.topic}", "", f"`{d.protocol.label}`. {d.remark}".strip(), ""]
-        lines.append("| " + " | ".join(table.columns) + " |")
-        lines.append("|" + "---|" * len(table.columns))
-        lines += ["| " + " | ".join(map(str, row)) + " |" for row in table.itertuples(index=False)]
-    return "\n".join(lines) + "\n"
-
-
-def _anchor(text: str) -> str:
-    return "".join(c for c in text.lower().replace(" ", "-") if c.isalnum() or c == "-")
+def collect(out: Path, folder: Path = FOLDER) -> Path:
+    """Write the results behind the page, ``metrics.parquet``, from a results folder; return its path."""
+    metrics = results.load_metrics(out)
+    wanted = {
+        (dataset, model, protocol.label)
+        for d in DIFFERENCES if d.protocol
+        for dataset in d.datasets for model in d.models for protocol in (PUBLISHED, d.protocol)
+    }  # fmt: skip
+    key = pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]])
+    with results.atomic(folder / "metrics.parquet") as path:
+        path.write_bytes(results.sort(metrics[key.isin(wanted)]).to_parquet(index=False))
+    return folder / "metrics.parquet"

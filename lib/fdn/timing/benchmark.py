@@ -14,7 +14,6 @@ import multiprocessing
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -30,13 +29,12 @@ from tqdm import tqdm
 from fdn.arguments import parse_seeds
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, clock, device_name, undisturbed
-from fdn.models import ModelSpec, count_parameters, model_spec
+from fdn.models import FDN_MODELS, ModelSpec, count_parameters, model_spec
 from fdn.models.posteriors import FDNLinear
-from fdn.protocol import PUBLISHED, Protocol
-from fdn.report import published
+from fdn.protocol import PUBLISHED, STUDY_SEEDS, Protocol
 from fdn.runs import experiment, results
 from fdn.runs.experiment import Block
-from fdn.runs.study import SEEDS as STUDY_SEEDS
+from fdn.timing.clocks import exponent, processor_clock
 from fdn.timing.plain import plain_fit
 from fdn.training.loop import fit
 from fdn.training.prediction import Prediction
@@ -94,15 +92,10 @@ def _processor_time(wall: dict[str, float], wall_total: float, total: float) -> 
     return {**phases, "overhead": total - sum(phases.values())}
 
 
-def _seconds(device: torch.device) -> float:
-    """Processor time, on a GPU wall time."""
-    return time.process_time() if device == CPU else clock(device)
-
-
 def _program(block: Block, out: Path, device: torch.device = CPU) -> dict[str, float]:
-    start = _seconds(device)
+    start = processor_clock(device)
     experiment.run_block(block, out, device=device)
-    total = _seconds(device) - start
+    total = processor_clock(device) - start
     [sidecar] = out.glob("sidecar/**/*.json")
     wall = json.loads(sidecar.read_text(encoding="utf-8"))["seconds"]
     return _processor_time(wall, wall["total"], total)
@@ -112,13 +105,13 @@ def _plain(block: Block, out: Path) -> dict[str, float]:
     dataset, protocol, [seed] = block.dataset, block.protocol, block.seeds
     spec = model_spec(block.model, dataset.n_features, protocol)
     n_params = count_parameters(spec, dataset.n_features, protocol)
-    start = time.process_time()
+    start = processor_clock()
     trained = plain_fit(spec, dataset, protocol, seed)
-    fitted = time.process_time()
+    fitted = processor_clock()
     draws = trained.predict(dataset.x_test)
     prediction = Prediction(draws, torch.full_like(draws, protocol.noise_variance))
     experiment.write_prediction(block, seed, trained.best_epoch, n_params, prediction, out)
-    test = time.process_time() - fitted
+    test = processor_clock() - fitted
     return {**trained.seconds, "test": test, "overhead": fitted - start - sum(trained.seconds.values())}
 
 
@@ -141,9 +134,9 @@ def study(
     processes = experiment.available_cores() if device == CPU else 1
     rows.append(_once("all", "start-up", _start_up(device), 1 if processes == 1 else processes + 1))
     for name in datasets:
-        start = time.process_time()
+        start = processor_clock()
         loaded[name] = experiment.load_dataset(name, protocol)
-        rows.append(_once(name, "data", time.process_time() - start, 1))
+        rows.append(_once(name, "data", processor_clock() - start, 1))
     pairs = [(dataset, model) for dataset in loaded.values() for model in models]
     for dataset, model in tqdm(pairs, unit="model", disable=None if progress else True, leave=False):
         spec = model_spec(model, dataset.n_features, protocol)
@@ -182,12 +175,12 @@ def _start_up(device: torch.device) -> float:
     """Seconds of a fresh process that trains for a moment: until everything is loaded."""
     import resource  # not on Windows
 
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), clock(CPU)
     moment = f"from fdn.timing import benchmark; benchmark.train_for_a_moment({device.type!r})"
     subprocess.run([sys.executable, "-c", moment], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if device != CPU:
-        return time.perf_counter() - start
+        return clock(CPU) - start
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
@@ -252,20 +245,11 @@ def _fits(spec: ModelSpec, blocks: Sequence[Block], device: torch.device) -> pd.
     """Seconds of the phases of training all blocks."""
     total = pd.Series(0.0, PHASES)
     for block in blocks:
-        start = clock(device), _seconds(device)
+        start = clock(device), processor_clock(device)
         trained = fit(spec, block.dataset, block.protocol, block.seeds, device=device)
-        wall, used = clock(device) - start[0], _seconds(device) - start[1]
+        wall, used = clock(device) - start[0], processor_clock(device) - start[1]
         total += pd.Series(_processor_time(trained.seconds, wall, used))
     return total
-
-
-def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """The p of time = c size^p, fitted to the logarithms.
-
-    >>> round(exponent([1, 2, 4], [3.0, 12.0, 48.0]), 6)
-    2.0
-    """
-    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
 def op_backends(
@@ -280,7 +264,7 @@ def op_backends(
     """
     rows = []
     sample = replace(protocol, epochs=epochs)
-    for model in [model for model in models if model in published.REPRESENTED_MODELS]:
+    for model in [model for model in models if model in FDN_MODELS]:
         spec = model_spec(model, dataset.n_features, protocol)
         block = Block(dataset, model, sample, tuple(range(GROWTH_SEEDS)))
         kept, times = {}, {"fast": [], "reference": []}

@@ -7,7 +7,6 @@ timed before its output has the right shape and is finite.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,12 @@ import torch
 
 from fdn import paths
 from fdn.data.dataset import Dataset
-from fdn.devices import undisturbed
+from fdn.devices import CPU, clock, undisturbed
 from fdn.errors import UserError
 from fdn.models import MODEL_NAMES, ModelSpec, count_parameters, model_spec
 from fdn.protocol import PUBLISHED, Protocol
 from fdn.runs import experiment, results
+from fdn.timing.clocks import exponent
 from fdn.training.loop import Fit, fit
 
 COLUMNS = ("quantity", "model", "size", "ratio")
@@ -80,15 +80,6 @@ def load(folder: Path | None = None) -> pd.DataFrame | None:
     return frame
 
 
-def exponent(sizes: list[float], times: list[float]) -> float:
-    """Least-squares slope of log time against log size.
-
-    >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
-    2.0
-    """
-    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
-
-
 def interleaved(timed: Mapping[Hashable, Callable[[], float]], repeats: int) -> dict[Hashable, float]:
     """Median seconds of each of the callables, which time themselves, called in turn; a first round does not count."""
     rounds = [{name: call() for name, call in timed.items()} for _ in range(repeats + 1)]
@@ -111,9 +102,9 @@ def _prediction(trained: Fit, x: np.ndarray, draws: int, expected: int) -> Calla
     """A prediction with ``draws`` draws, of which ``expected`` must come."""
 
     def timed() -> float:
-        start = time.perf_counter()
+        start = clock(CPU)
         sampled = trained.predict(0, x, draws).draws
-        seconds = time.perf_counter() - start
+        seconds = clock(CPU) - start
         if sampled.shape != (expected, len(x)) or not torch.isfinite(sampled).all():
             raise FloatingPointError(f"{trained.spec.name}: {tuple(sampled.shape)} draws or not finite; expected {(expected, len(x))}")
         return seconds

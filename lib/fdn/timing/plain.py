@@ -8,7 +8,6 @@ Nothing here uses the op or the stack: initial parameters come from :mod:`fdn.mo
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from fdn.devices import undisturbed
 from fdn.models import ModelSpec, initial_network
 from fdn.protocol import Protocol
 from fdn.streams import Streams, seed_sequence
+from fdn.timing.clocks import processor_clock
 from fdn.training.objectives import beta_at
 from fdn.training.prediction import as_numbers
 
@@ -309,7 +309,7 @@ def plain_fit(
     history, scores, seconds = [], [], {"training": 0.0, "validation": 0.0, "selection": 0.0}
     best, best_epoch = np.inf, 0
     for epoch in range(1, max(1, p.epochs // spec.members) + 1):
-        times = [time.process_time()]
+        times = [processor_clock()]
         order = sources[0].permutation(len(x_train))
         for m, network, source, optimizer in zip(members, networks, sources, optimizers):
             network.train()
@@ -326,14 +326,14 @@ def plain_fit(
                 if p.clip_norm is not None:
                     clip_grad_norm_(network.parameters(), p.clip_norm)
                 optimizer.step()
-        times.append(time.process_time())
+        times.append(processor_clock())
         draws = predict(networks, sources, x_val, p.eval_draws).numpy()  # (K, N_val)
-        times.append(time.process_time())
+        times.append(processor_clock())
         scores.append((metrics.crps if len(draws) > 1 else metrics.mse)(draws, y_val).mean())
         history.append(torch.stack([parameters_to_vector(network.parameters()).detach() for network in networks]))
         if scores[-1] < best:
             best, best_epoch = scores[-1], epoch
-        times.append(time.process_time())
+        times.append(processor_clock())
         for phase, duration in zip(seconds, np.diff(times)):
             seconds[phase] += float(duration)
     for network, kept in zip(networks, history[best_epoch - 1]):

@@ -14,16 +14,16 @@ import numpy as np
 import pandas as pd
 
 from fdn.metrics import spearman
-from fdn.models import BASELINE, PAPER_MODELS, model_spec
+from fdn.models import BASELINE, FDN_MODELS, PAPER_MODELS, model_spec
 from fdn.protocol import PUBLISHED
 from fdn.report import published
-from fdn.report.published import DATASETS, REPRESENTED_MODELS
+from fdn.report.published import DATASETS
 from fdn.report.tables import DASH, plain_number
 from fdn.runs import extras
 from fdn.timing import latency
 from fdn.timing.latency import BASE_MLP
 
-FDN = list(REPRESENTED_MODELS)
+FDN = list(FDN_MODELS)
 OTHERS = [model for model in PAPER_MODELS if model not in FDN]
 TOY, UCI = ("step", "sine", "quad"), ("airfoil", "ccpp", "energy")
 SMOOTH, ABLATED = ("step", "quad"), extras.ABLATED

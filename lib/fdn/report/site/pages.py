@@ -23,24 +23,15 @@ from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED
 from fdn.report import console, figures, published
+from fdn.report.comparison import score_table, uniformity_table
 from fdn.report.site import markup
 from fdn.report.site.figures import seed_points
 from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
-from fdn.runs import experiment, reproduce, results
+from fdn.runs import experiment, results
 
 PACKAGES = ("fdn_kernels", "fdn")
 NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
 PROTOCOL = PUBLISHED.label
-FIGURES = {  # kind: title, what there is to see
-    "seeds": ("Seeds", "OOD MSE against OOD variance, a point per seed, the representative seed ringed"),
-    "mse_var": ("MSE against variance", "MSE against predicted variance of every test point, ID and OOD side by side, with "
-                "the line MSE = Var"),
-    "mse_var_fit": ("Linear fit", "MSE against predicted variance of all test points with each model's fit MSE = a + b Var"),
-    "means": ("Predictive means", "Predictive mean of each model over the inputs, with the targets"),
-    "risk_coverage": ("Risk and coverage", "Mean MSE of the most confident fraction of the test points, a curve per model"),
-    "calibration": ("Calibration", "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model"),
-    "deltas": ("Deltas", "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ def write(folder: Path, source: Path) -> None:
         FileNotFoundError: if the folder holds no results.
         UserError: if it holds none of the published protocol.
     """
-    metrics = console.read_metrics(folder)
+    metrics = results.load_metrics(folder)
     console.check_protocol(metrics, PROTOCOL, folder)
     comparison = published.with_reasons(published.compare(metrics, PROTOCOL), published.load_reasons())
     site = _Site(folder, source, metrics[metrics["protocol"] == PROTOCOL], comparison)
@@ -185,12 +176,12 @@ def _results(site: _Site) -> None:
                 f"regions-{name}", f"Medians over seeds on {name}, inside (ID) and outside (OOD) the training band",
                 *region_rows(runs),
             ),
-            figures=[(kind, *text) for kind, text in FIGURES.items() if f"{name}_{kind}" in kinds],
+            figures={kind: figure for kind, figure in figures.FIGURES.items() if f"{name}_{kind}" in kinds},
             has_points=points is not None,
         )  # fmt: skip
     _render(
-        site, "results/index.md", score_table=console.score_table(site.comparison),
-        uniformity=console.uniformity_table(site.metrics, PROTOCOL),
+        site, "results/index.md", score_table=score_table(site.comparison),
+        uniformity=uniformity_table(site.metrics, PROTOCOL),
     )  # fmt: skip
 
 
@@ -200,9 +191,9 @@ def _figures(site: _Site) -> list[Path]:
     if site.results.resolve() == paths.COMMITTED_RESULTS.resolve():
         target.mkdir()
         return [Path(shutil.copy(path, target)) for path in sorted(paths.FIGURES.glob("*.png"))]
-    loaded = reproduce.datasets_of(site.metrics, PUBLISHED)
+    loaded = experiment.datasets_of(site.metrics, PUBLISHED)
     loaded = {name: loaded[name] for name in site.datasets}
-    drawn, _ = reproduce.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
+    drawn, _ = figures.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
     return [path for path in drawn if path.suffix == ".png"]
 
 

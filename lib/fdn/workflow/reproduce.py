@@ -15,17 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from fdn import data, paths
 from fdn.arguments import parse_protocol, parse_seeds
 from fdn.data import uci
-from fdn.data.dataset import Dataset
 from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES
 from fdn.protocol import Protocol
-from fdn.report import console, figures, published, tables
-from fdn.runs import experiment, notebooks, results
+from fdn.report import comparison, console, tables
+from fdn.report.figures import write_figures
+from fdn.runs import experiment, results
+from fdn.runs.experiment import datasets_of
+from fdn.workflow import notebooks
 
 ALL_MODELS = (BASELINE, *MODEL_NAMES)
 STAND_IN = "diabetes"  # the real data set that needs no download
@@ -85,14 +85,14 @@ def reproduce(
         failures += _run(task, is_current=current, say=say)
         notes = drawing.result()
 
-    metrics = console.with_committed(out)
+    metrics = comparison.with_committed(out)
     shown = [*names, *missing]
     for name in sorted(shown, key=data.NAMES.index):
         say("\n" + console.results_of(metrics, name, protocol.label))
-    comparison = console.compare(metrics, protocol.label)
-    comparison = comparison[comparison["dataset"].isin(shown)]
-    say("\n" + console.scores(comparison))
-    outside = console.misses(comparison)
+    numbers = comparison.compare(metrics, protocol.label)
+    numbers = numbers[numbers["dataset"].isin(shown)]
+    say("\n" + console.scores(numbers))
+    outside = comparison.misses(numbers)
     say(f"\nOutside the range of our seeds: {len(outside)}")
     if len(outside):
         say(console.numbers(outside))
@@ -119,7 +119,7 @@ def _get_data(datasets: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Names to compute, and names of those that cannot be had, which nobody asked for by name."""
     for name in datasets or ():
         data.check_name(name)
-    names, missing = list(published.DATASETS if datasets is None else datasets), []
+    names, missing = list(data.PAPER_DATASETS if datasets is None else datasets), []
     for name in [name for name in names if name in data.UCI]:
         try:
             uci.fetch(name)
@@ -175,28 +175,9 @@ def _run(task: Task, is_current: bool, say: Callable[[str], None]) -> list[str]:
     return []
 
 
-def datasets_of(metrics: pd.DataFrame, protocol: Protocol) -> dict[str, Dataset | None]:
-    """The data sets with results under a protocol, as it sees them; None where the files are not here."""
-    names = metrics.loc[metrics["protocol"] == protocol.label, "dataset"].unique()
-    here = {name for name in names if name in data.NAMES and data.available(name)}
-    return {name: experiment.load_dataset(name, protocol) if name in here else None for name in names}
-
-
-def write_figures(
-    folder: Path, metrics: pd.DataFrame, datasets: dict[str, Dataset | None], protocol: Protocol, out: Path
-) -> tuple[list[Path], list[str]]:
-    """:func:`fdn.report.figures.all_figures` with the per-point results of a folder."""
-
-    def points(dataset: str, model: str, seed: int) -> pd.DataFrame | None:
-        cell = (folder, dataset, model, protocol.label, seed)
-        return results.load_points(*cell) if results.has_points(*cell) else None
-
-    return figures.all_figures(metrics, points, datasets, protocol.label, out)
-
-
 def _tables_and_figures(protocol: Protocol, out: Path) -> list[str]:
     """Write both unless they were made from these very results; returns what could not be drawn."""
-    metrics = console.read_metrics(out)
+    metrics = results.load_metrics(out)
     datasets = datasets_of(metrics, protocol)
     made_from = out / "made_from.json"
     content = {

@@ -12,8 +12,15 @@ from fdn import data, paths
 from fdn.data import uci
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, PUBLISHED
-from fdn.report import claims, console, published, readme, tables
-from fdn.runs import extras, notebooks, reproduce, results
+from fdn.report import claims, comparison, published, tables
+from fdn.report.console import shown_path as show
+from fdn.report.figures import write_figures
+from fdn.report.pages import extras as page_of_extras
+from fdn.report.pages import readme
+from fdn.report.pages.comparison import write_comparison
+from fdn.runs import extras, results
+from fdn.runs.experiment import datasets_of
+from fdn.workflow import notebooks
 
 
 def publish(out: Path, say: Callable[[str], None] = print) -> None:
@@ -41,18 +48,17 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         path.write_bytes(metrics.to_parquet(index=False))
     _copy_points(Path(out), metrics)
     _merge_sidecars(Path(out))
-    show = console.shown_path
     say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
-    datasets = reproduce.datasets_of(metrics, PUBLISHED)
+    datasets = datasets_of(metrics, PUBLISHED)
     tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
-    _, notes = reproduce.write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
+    _, notes = write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
     for note in notes:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
-    metrics = console.with_committed(committed)
-    console.write_comparison(paths.COMPARISON, metrics, PUBLISHED.label, extras.with_extras(metrics))
+    metrics = comparison.with_committed(committed)
+    write_comparison(paths.COMPARISON, metrics, PUBLISHED.label, extras.with_extras(metrics))
     if (paths.EXTRAS / "metrics.parquet").exists():
-        extras.update()
+        page_of_extras.update()
     claims.write()
     readme.update()
     for path in pairs:
@@ -86,7 +92,7 @@ def _merge(new: pd.DataFrame) -> pd.DataFrame:
     committed, key = paths.COMMITTED_RESULTS, list(results.KEY)
     if results.numerics_of(committed) not in (None, results.NUMERICS) or not (committed / "metrics.parquet").exists():
         return results.sort(new)
-    old = console.read_metrics(committed)
+    old = results.load_metrics(committed)
     replaced = pd.MultiIndex.from_frame(old[key]).isin(pd.MultiIndex.from_frame(new[key]))
     return results.sort(pd.concat([old[~replaced], new], ignore_index=True))
 

@@ -27,8 +27,8 @@ from fdn import data, paths
 from fdn.arguments import choose, parse_names, parse_protocol, parse_seeds, seed_ranges
 from fdn.data import uci
 from fdn.errors import UserError
+from fdn.protocol import STUDY_SEEDS as SEEDS
 
-SEEDS = {"step": "0:20", "sine": "0:20", "quad": "0:20", "airfoil": "0:100", "ccpp": "0:3", "energy": "0:3"}
 SNAKEFILE = paths.ROOT / "workflow" / "Snakefile"
 PROFILES = paths.ROOT / "workflow" / "profiles"
 PLAN, SAID = Path("workflow", "plan.json"), Path("workflow", "snakemake.log")

@@ -9,7 +9,7 @@ import pandas as pd
 from fdn import paths
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS
-from fdn.report import claims, console, published
+from fdn.report import claims, comparison, published
 from fdn.report.tables import corrected_mean_error, plain_number
 from fdn.runs import extras, results
 
@@ -18,12 +18,12 @@ BEGIN, END = "<!-- results: written by `make publish` -->", "<!-- end of results
 
 def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     """The score of the published numbers and the errors inside the training band, as Markdown."""
-    comparison = published.compare(metrics, protocol)
-    score = published.score(comparison).set_index(["by", "name"])
+    numbers = published.compare(metrics, protocol)
+    score = published.score(numbers).set_index(["by", "name"])
     total = score.loc[("total", "total")]
-    n, seeds = int(total["n"]), comparison.groupby("dataset", sort=False)["n_seeds"].max()
+    n, seeds = int(total["n"]), numbers.groupby("dataset", sort=False)["n_seeds"].max()
     counts = ", ".join(f"{dataset} {count}" for dataset, count in seeds.items())
-    more = console.more_seeds(metrics, extras.with_extras(metrics), protocol)
+    more = comparison.more_seeds(metrics, extras.with_extras(metrics), protocol)
     more = more.replace("data/extras", "[data/extras](data/extras/README.md)") + " " if more else ""
     test = published.uniformity(metrics, protocol).set_index(["by", "name"]).loc[("total", "total")]
     lines = [
@@ -39,9 +39,9 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         "| model | " + " | ".join(published.DATASETS) + " | all |",
         "|---|" + "--:|" * (len(published.DATASETS) + 1),
     ]
-    inside = comparison["verdict"].isin([published.CENTRAL, published.RANGE])
+    inside = numbers["verdict"].isin([published.CENTRAL, published.RANGE])
     for model in PAPER_MODELS:
-        chosen = inside[comparison["model"] == model].groupby(comparison["dataset"]).sum()
+        chosen = inside[numbers["model"] == model].groupby(numbers["dataset"]).sum()
         cells = [str(int(chosen[dataset])) for dataset in published.DATASETS]
         row = score.loc[("model", model)]
         lines.append(f"| {model} | " + " | ".join(cells) + f" | {int(row['minmax'])} / {int(row['n'])} |")

@@ -1,0 +1,1 @@
+"""Pages in Markdown that are made from results: the README's results, the comparison, extras and differences."""

@@ -1,0 +1,80 @@
+"""The page of what separates the print from the published runs, ``data/differences/README.md``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from fdn.protocol import PUBLISHED
+from fdn.report.tables import plain_number
+from fdn.runs import differences, results
+from fdn.runs.differences import DIFFERENCES, FOLDER, Difference
+from fdn.runs.differences import run as run  # for fdn.cli
+
+SOURCE = "running the author's public program and comparing its output with the published tables"
+SHOWN = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
+
+
+def write(out: Path, folder: Path = FOLDER) -> list[Path]:
+    """Write the page, ``README.md``, and the results behind it, ``metrics.parquet``, from a results folder."""
+    metrics = differences.collect(out, folder)
+    with results.atomic(folder / "README.md") as path:
+        path.write_text(page(results.load_metrics(folder)), encoding="utf-8")
+    return [folder / "README.md", metrics]
+
+
+def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
+    """Medians over seeds with range, as published and as printed, per data set, model and metric."""
+    rows = []
+    for dataset in difference.datasets:
+        for model in difference.models:
+            cells = metrics[(metrics["dataset"] == dataset) & (metrics["model"] == model)]
+            row: dict[str, object] = {"dataset": dataset, "model": model}
+            runs = [cells[cells["protocol"] == p.label] for p in (PUBLISHED, difference.protocol)]
+            common = set(runs[0]["seed"]) & set(runs[1]["seed"])
+            row["seeds"] = len(common)
+            for metric in SHOWN:
+                values = [run[run["seed"].isin(common)][metric] for run in runs]
+                row[metric] = " -> ".join(_spread(v) for v in values)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _spread(values: pd.Series) -> str:
+    if values.dropna().empty:
+        return "-"
+    low, middle, high = map(plain_number, values.quantile([0, 0.5, 1]))
+    return f"{middle} [{low}, {high}]"
+
+
+def page(metrics: pd.DataFrame) -> str:
+    """The page as Markdown: every difference, and for the measured ones published -> printed medians [min, max]."""
+    lines = [
+        "# Where the print and the published runs differ",
+        "",
+        f"The published tables were computed with the settings in the column *published runs*, established by {SOURCE}.",
+        "Protocol `published` follows the runs, protocol `as_written` the print. For each difference that can be run on its",
+        "own, the tables below give the median over seeds [min, max] under `published` -> with that one setting as printed.",
+        "This page is written by `fdn differences`.",
+        "",
+        "| # | topic | where | print | published runs | protocol field | effect |",
+        "|--:|---|---|---|---|---|---|",
+    ]
+    for i, d in enumerate(DIFFERENCES, 1):
+        effect = f"[measured](#{i}-{_anchor(d.topic)})" if d.field else d.remark
+        field = f"`{d.field}`" if d.field else "-"
+        lines.append(f"| {i} | {d.topic} | {d.where} | {d.printed} | {d.published} | {field} | {effect} |")
+    for i, d in enumerate(DIFFERENCES, 1):
+        if d.field is None:
+            continue
+        table = effects(metrics, d)
+        lines += ["", f"## {i} {d.topic}", "", f"`{d.protocol.label}`. {d.remark}".strip(), ""]
+        lines.append("| " + " | ".join(table.columns) + " |")
+        lines.append("|" + "---|" * len(table.columns))
+        lines += ["| " + " | ".join(map(str, row)) + " |" for row in table.itertuples(index=False)]
+    return "\n".join(lines) + "\n"
+
+
+def _anchor(text: str) -> str:
+    return "".join(c for c in text.lower().replace(" ", "-") if c.isalnum() or c == "-")
