@@ -127,26 +127,24 @@ def _stored(args: argparse.Namespace) -> tuple[Path, Protocol]:
 
 def _tables(args: argparse.Namespace) -> None:
     from fdn.report import console, tables
-    from fdn.runs import reproduce
 
     folder, protocol = _stored(args)
     metrics = console.read_metrics(folder)
     console.check_protocol(metrics, protocol.label, folder)
-    written = tables.all_tables(metrics, reproduce.datasets_of(metrics, protocol), protocol.label, args.out)
+    written = tables.all_tables(metrics, experiment.datasets_of(metrics, protocol), protocol.label, args.out)
     print(f"Written: {len(written)} files in {console.shown_path(args.out)} (Markdown, LaTeX and CSV)")
 
 
 def _figures(args: argparse.Namespace) -> None:
-    from fdn.report import console
-    from fdn.runs import reproduce
+    from fdn.report import console, figures
 
     folder, protocol = _stored(args)
     metrics = console.read_metrics(folder)
     console.check_protocol(metrics, protocol.label, folder)
-    datasets = reproduce.datasets_of(metrics, protocol)
+    datasets = experiment.datasets_of(metrics, protocol)
     if args.dataset is not None:
         datasets = {name: datasets[name] for name in parse_names(args.dataset, datasets, "data set")}
-    written, notes = reproduce.write_figures(folder, metrics, datasets, protocol, args.out)
+    written, notes = figures.write_figures(folder, metrics, datasets, protocol.label, args.out)
     for note in notes:
         print(f"not drawn: {note}", file=sys.stderr)
     print(f"Written: {len(written)} files in {console.shown_path(args.out)} (PDF and PNG)")

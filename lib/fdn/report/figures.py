@@ -26,6 +26,7 @@ from fdn.models import MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import segment
 from fdn.report.diagram import layer_axes
 from fdn.report.published import representative_seed
+from fdn.runs import results
 
 STYLE = ["default", str(Path(__file__).with_name("fdn.mplstyle"))]
 BAND = "#F1F1E6"  # shading of the ID band
@@ -390,3 +391,15 @@ def all_figures(
         for kind, fig in figures.items():
             paths += save(fig, out_dir / segment(f"{name}_{kind}"))
     return paths, missing
+
+
+def write_figures(
+    folder: Path, metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], protocol: str, out_dir: Path
+) -> tuple[list[Path], list[str]]:
+    """:func:`all_figures` with the per-point results of a folder."""
+
+    def points(dataset: str, model: str, seed: int) -> pd.DataFrame | None:
+        cell = (folder, dataset, model, protocol, seed)
+        return results.load_points(*cell) if results.has_points(*cell) else None
+
+    return all_figures(metrics, points, datasets, protocol, out_dir)

@@ -72,6 +72,13 @@ def load_dataset(name: str, protocol: Protocol) -> Dataset:
     return data.load(name, functions=protocol.toy_functions, toy_validation=protocol.toy_validation)
 
 
+def datasets_of(metrics: pd.DataFrame, protocol: Protocol) -> dict[str, Dataset | None]:
+    """The data sets with results under a protocol, as it sees them; None where the files are not here."""
+    names = metrics.loc[metrics["protocol"] == protocol.label, "dataset"].unique()
+    here = {name for name in names if name in data.NAMES and data.available(name)}
+    return {name: load_dataset(name, protocol) if name in here else None for name in names}
+
+
 def blocks_of(seeds: Sequence[int], most: int = BLOCK_SEEDS) -> Iterator[list[int]]:
     """Seeds in their order, as many at a time as one stack holds and a file can be called by."""
     block: list[int] = []

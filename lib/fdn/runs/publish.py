@@ -12,8 +12,8 @@ from fdn import data, paths
 from fdn.data import uci
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, PUBLISHED
-from fdn.report import claims, console, published, readme, tables
-from fdn.runs import extras, notebooks, reproduce, results
+from fdn.report import claims, console, figures, published, readme, tables
+from fdn.runs import experiment, extras, notebooks, results
 
 
 def publish(out: Path, say: Callable[[str], None] = print) -> None:
@@ -43,9 +43,9 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     _merge_sidecars(Path(out))
     show = console.shown_path
     say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
-    datasets = reproduce.datasets_of(metrics, PUBLISHED)
+    datasets = experiment.datasets_of(metrics, PUBLISHED)
     tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
-    _, notes = reproduce.write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
+    _, notes = figures.write_figures(committed, metrics, datasets, PUBLISHED.label, paths.FIGURES)
     for note in notes:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")

@@ -15,12 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from fdn import data, paths
 from fdn.arguments import parse_protocol, parse_seeds
 from fdn.data import uci
-from fdn.data.dataset import Dataset
 from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES
 from fdn.protocol import Protocol
@@ -175,29 +172,10 @@ def _run(task: Task, is_current: bool, say: Callable[[str], None]) -> list[str]:
     return []
 
 
-def datasets_of(metrics: pd.DataFrame, protocol: Protocol) -> dict[str, Dataset | None]:
-    """The data sets with results under a protocol, as it sees them; None where the files are not here."""
-    names = metrics.loc[metrics["protocol"] == protocol.label, "dataset"].unique()
-    here = {name for name in names if name in data.NAMES and data.available(name)}
-    return {name: experiment.load_dataset(name, protocol) if name in here else None for name in names}
-
-
-def write_figures(
-    folder: Path, metrics: pd.DataFrame, datasets: dict[str, Dataset | None], protocol: Protocol, out: Path
-) -> tuple[list[Path], list[str]]:
-    """:func:`fdn.report.figures.all_figures` with the per-point results of a folder."""
-
-    def points(dataset: str, model: str, seed: int) -> pd.DataFrame | None:
-        cell = (folder, dataset, model, protocol.label, seed)
-        return results.load_points(*cell) if results.has_points(*cell) else None
-
-    return figures.all_figures(metrics, points, datasets, protocol.label, out)
-
-
 def _tables_and_figures(protocol: Protocol, out: Path) -> list[str]:
     """Write both unless they were made from these very results; returns what could not be drawn."""
     metrics = console.read_metrics(out)
-    datasets = datasets_of(metrics, protocol)
+    datasets = experiment.datasets_of(metrics, protocol)
     made_from = out / "made_from.json"
     content = {
         "metrics": hashlib.sha256((out / "metrics.parquet").read_bytes()).hexdigest(),
@@ -210,7 +188,7 @@ def _tables_and_figures(protocol: Protocol, out: Path) -> list[str]:
         if found.pop("not drawn", None) == [] and found == content and all(f.is_dir() for f in folders):
             return []
     tables.all_tables(metrics, datasets, protocol.label, out / "tables")
-    _, notes = write_figures(out, metrics, datasets, protocol, out / "figures")
+    _, notes = figures.write_figures(out, metrics, datasets, protocol.label, out / "figures")
     with results.atomic(made_from) as path:
         path.write_text(json.dumps({**content, "not drawn": notes}, indent=1) + "\n", encoding="utf-8")
     return notes

@@ -26,7 +26,7 @@ from fdn.report import console, figures, published
 from fdn.report.site import markup
 from fdn.report.site.figures import seed_points
 from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
-from fdn.runs import experiment, reproduce, results
+from fdn.runs import experiment, results
 
 PACKAGES = ("fdn_kernels", "fdn")
 NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
@@ -200,9 +200,9 @@ def _figures(site: _Site) -> list[Path]:
     if site.results.resolve() == paths.COMMITTED_RESULTS.resolve():
         target.mkdir()
         return [Path(shutil.copy(path, target)) for path in sorted(paths.FIGURES.glob("*.png"))]
-    loaded = reproduce.datasets_of(site.metrics, PUBLISHED)
+    loaded = experiment.datasets_of(site.metrics, PUBLISHED)
     loaded = {name: loaded[name] for name in site.datasets}
-    drawn, _ = reproduce.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
+    drawn, _ = figures.write_figures(site.results, site.metrics, loaded, PUBLISHED.label, target)
     return [path for path in drawn if path.suffix == ".png"]
 
 
