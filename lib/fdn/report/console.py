@@ -35,7 +35,7 @@ def find_results(folder: Path | None) -> Path:
     if folder is not None:
         return folder
     has_own = (paths.DEFAULT_OUT / "metrics.parquet").exists()
-    return paths.DEFAULT_OUT if has_own else paths.COMMITTED_RESULTS
+    return paths.DEFAULT_OUT if has_own or not paths.in_checkout() else paths.COMMITTED_RESULTS
 
 
 def with_committed(folder: Path) -> pd.DataFrame:
