@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,8 +129,8 @@ class Recorder(argparse.ArgumentParser):
 
 
 TAKING_VALUES: list[tuple[str, str]] = []
-for name, _, options, *_ in COMMANDS:
-    options(Recorder(prog=name, add_help=False))
+for command in COMMANDS.values():
+    command.add_options(Recorder(prog=command.name, add_help=False))
 
 
 @pytest.mark.parametrize(("command", "option"), TAKING_VALUES)
@@ -436,7 +438,7 @@ def test_budget_shows_exact_counts(capsys):
         assert len(counts) == 8 and all(abs(count - 1000) <= 50 for count in counts)
 
 
-@pytest.mark.parametrize("name", [command[0] for command in COMMANDS])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_with_examples(name, capsys):
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
@@ -516,3 +518,108 @@ def test_a_path_that_others_would_expand_is_a_name(capsys, monkeypatch, tmp_path
         assert main(run) == 0
         assert set(results.load_metrics(tmp_path / out)["model"]) == {"TrainingMean"}
     assert {path.name for path in tmp_path.iterdir()} == {"~", "-o", "%d"}
+
+
+WHOLE = {"notebook": ["03_toy", "--out", "x.ipynb"]}  # arguments without which a command is not complete
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if command.checkout])
+def test_a_command_on_files_of_the_repository_says_so_where_there_are_none(name, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paths, "CHECKOUT", tmp_path)
+    said = complaint(capsys, name, *WHOLE.get(name, []))
+    assert f"`fdn {name}` needs files of the repository" in said and "set FDN_ROOT" in said and str(tmp_path) in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_installed_package_writes_to_where_it_is_called(monkeypatch, tmp_path):
+    monkeypatch.delenv("FDN_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site-packages" / "fdn").mkdir(parents=True)
+    installed = shutil.copy(paths.__file__, tmp_path / "site-packages" / "fdn")
+    found = runpy.run_path(installed)
+    assert found["ROOT"] == tmp_path and found["DEFAULT_OUT"] == tmp_path / "out" and not found["in_checkout"]()
+    for root, checkout in (tmp_path / "elsewhere", False), (paths.CHECKOUT, True):
+        monkeypatch.setenv("FDN_ROOT", str(root))
+        found = runpy.run_path(installed)
+        assert found["ROOT"] == root and found["in_checkout"]() == checkout
+
+
+def test_a_study_of_ones_own_needs_no_checkout(tmp_path):
+    """Takes as long as a first start and drawing every figure do: the package lies in a fresh folder, as installed."""
+    for package in ("lib/fdn", "fdn_kernels"):
+        copy = tmp_path / "site-packages" / Path(package).name
+        shutil.copytree(paths.CHECKOUT / package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    here = tmp_path / "here"
+    write_results(here / "out", ["step"], FDNS, [0])
+    git = ["git", "-C", here, "-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "of another project"], check=True)
+    calls = [
+        ["run", "--dataset", "step", "--models", "TrainingMean", "--seeds", "0", *SHORT],
+        ["collect"], ["data", "step"], ["budget"], ["figures"], ["compare"],
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name != "FDN_ROOT"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"from fdn.cli import main; print([main(call) for call in {calls}])"],
+        cwd=here, env=environment | {"PYTHONPATH": str(tmp_path / "site-packages")}, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    assert done.stdout.split("\n")[-2] == "[0, 0, 0, 0, 0, 2]", done.stderr
+    assert set(results.load_metrics(here / "out")["model"]) == {*FDNS, "TrainingMean"}
+    assert (here / "out" / "figures" / "step_means.pdf").exists()
+    [block] = [it for it in results.read_sidecars(here / "out") if it["model"] == "TrainingMean"]
+    assert block["environment"]["commit"] is None, "the commit of the folder's own project is not the program's"
+
+
+@pytest.mark.parametrize("name", ["FDN_ROOT", "FDN_DATA_DIR"])
+def test_places_in_the_environment_hold_for_processes_in_other_folders(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, "elsewhere")
+    assert main(["data", "step"]) == 0
+    assert os.environ[name] == str(tmp_path / "elsewhere")
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """As if it had not been imported yet; everything is put back after the test."""
+    package, _, name = module.rpartition(".")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delattr(sys.modules.get(package), name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("absent", "needing", "arguments", "extra"),
+    [
+        ("matplotlib", "fdn.report.figures", ["figures"], "study"),
+        ("papermill", "fdn.workflow.notebooks", ["notebook", "03_toy", "--out", "x.ipynb"], "notebooks"),
+        ("snakemake", "fdn.workflow.study", ["paper", "--dataset", "step"], "workflow"),
+        ("furo", "fdn.report.site.build", ["site"], "site"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_its_extra(
+    absent, needing, arguments, extra, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    forget(monkeypatch, needing)
+    monkeypatch.setitem(sys.modules, absent, None)
+    said = complaint(capsys, *arguments)
+    assert f"{absent} is not installed" in said and f"`pip install 'fdn[{extra}]'`" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_pandas_lacks_is_named_with_its_extra(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "table.xlsx").write_bytes(b"PK")
+    monkeypatch.setattr(experiment, "load_dataset", lambda *_: pd.read_excel(tmp_path / "table.xlsx", engine="openpyxl"))
+    assert "`pip install 'fdn[study]'`" in complaint(capsys, "budget", "--dataset", "energy")
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("a fault of ours", name="fdn.gone"), ImportError("no name x", name="sklearn")]
+)
+def test_an_import_that_no_extra_mends_is_not_hidden(error, monkeypatch):
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(experiment, "load_dataset", fails)
+    with pytest.raises(ImportError):
+        main(["budget", "--dataset", "energy"])

@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from fdn.cli import EXTRAS
+
 ROOT = Path(__file__).resolve().parent.parent
 ACCELERATOR = re.compile("nvidia-|cuda-")  # companions that the CUDA build of torch pins itself
 
@@ -240,6 +242,24 @@ def test_kernels_import_nothing_of_the_package():
 )
 def test_an_import_from_above_is_found(module, planted, found):
     assert imports_upwards(module, planted) == found
+
+
+def test_packages_beyond_the_core_are_those_that_the_command_line_can_tell_the_extra_of():
+    origins = {
+        module: {canonicalize_name(name) for name in names}
+        for module, names in metadata.packages_distributions().items()
+    }
+    used = set().union(*(imported(path) for path in (ROOT / "lib").rglob("*.py")))
+    used -= {*sys.stdlib_module_names, "fdn", "fdn_kernels"}
+    core = {canonicalize_name(Requirement(text).name) for text in project()["dependencies"]}
+    beyond = {module for module in used if not origins.get(module, set()) & core}
+    table = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+    assert {"matplotlib", "sklearn", "papermill"} <= beyond and beyond - set(table) == set()
+    for extra, texts in project()["optional-dependencies"].items():
+        listed = {canonicalize_name(Requirement(text).name) for text in texts}
+        brought = {module for module in table if origins.get(module, set()) & listed}
+        assert {table[module] for module in brought} <= {extra}
+    assert set(EXTRAS) <= set(project()["optional-dependencies"])
 
 
 def test_every_module_imports_without_triton():

@@ -1,4 +1,4 @@
-"""``python -m lib`` is ``fdn``."""
+"""``python -m fdn`` is ``fdn``."""
 
 from __future__ import annotations
 

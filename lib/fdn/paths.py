@@ -10,7 +10,16 @@ import os
 import re
 from pathlib import Path
 
-ROOT = Path(os.environ.get("FDN_ROOT") or Path(__file__).resolve().parents[2])
+_GIVEN = os.environ.get("FDN_ROOT")
+CHECKOUT = Path(_GIVEN or Path(__file__).resolve().parents[2]).absolute()  # of the repository, if this is one
+
+
+def in_checkout() -> bool:
+    """Whether the repository's own files are at hand; an installed package has them where FDN_ROOT names a checkout."""
+    return (CHECKOUT / "data" / "published_tables.csv").is_file()  # no other project has it
+
+
+ROOT = CHECKOUT if _GIVEN or in_checkout() else Path.cwd()  # an installed package writes to where it is called
 DATA_RAW = ROOT / "data" / "raw"  # UCI files the user puts here; ignored by git
 COMMITTED_RESULTS = ROOT / "data" / "results"
 PUBLISHED_TABLES = ROOT / "data" / "published_tables.csv"

@@ -13,12 +13,7 @@ from fdn import paths
 from fdn.errors import UserError
 from fdn.report import published
 from fdn.report.comparison import COMMITTED, HERE, MISSING, misses, number_table, score_table, uniformity_table
-from fdn.report.comparison import compare as compare  # this and what follows in this form: for fdn.cli
-from fdn.report.comparison import more_seeds as more_seeds
-from fdn.report.comparison import with_committed as with_committed
-from fdn.report.pages.comparison import write_comparison as write_comparison
 from fdn.report.tables import plain_number, result_table
-from fdn.runs.results import load_metrics as read_metrics  # noqa: F401
 from fdn.typesetting import Table, plain
 
 
@@ -27,7 +22,7 @@ def find_results(folder: Path | None) -> Path:
     if folder is not None:
         return folder
     has_own = (paths.DEFAULT_OUT / "metrics.parquet").exists()
-    return paths.DEFAULT_OUT if has_own else paths.COMMITTED_RESULTS
+    return paths.DEFAULT_OUT if has_own or not paths.in_checkout() else paths.COMMITTED_RESULTS
 
 
 def text_of(table: Table) -> str:

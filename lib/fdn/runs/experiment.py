@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,13 +24,12 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from fdn import data, metrics
+from fdn import data, metrics, paths
 from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name, undisturbed
 from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES, MODELS, model_spec
-from fdn.paths import ROOT
 from fdn.protocol import Protocol
 from fdn.runs import results
 from fdn.settings import Count, check_seeds, checked
@@ -320,8 +320,6 @@ def _end_with_parent() -> None:
 
 def environment(device: torch.device = CPU) -> dict[str, object]:
     """Library versions, processor, device, threads and commit: what a number's provenance needs."""
-    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-    git = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -330,9 +328,17 @@ def environment(device: torch.device = CPU) -> dict[str, object]:
         "cores": available_cores(),
         "threads": torch.get_num_threads(),
         "packages": {name: version(name) for name in ("torch", "numpy", "scipy", "pandas")},
-        "commit": git.stdout.strip() or None,
+        "commit": _commit(),
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+def _commit() -> str | None:
+    """Of the program, where it lies in a checkout and git is there to ask."""
+    if not (paths.in_checkout() and shutil.which("git")):
+        return None
+    command = ["git", "-C", str(paths.ROOT), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip() or None
 
 
 def _processor() -> str:

@@ -254,13 +254,13 @@ def paper(study: Study, out: Path, profile: str = "local", say: Callable[[str], 
         say: takes the lines of the report.
 
     Raises:
-        UserError: without Snakemake, for an unknown profile, for a folder that cannot be written or in which
-            another run is at work.
+        ModuleNotFoundError: without Snakemake.
+        UserError: for an unknown profile, for a folder that cannot be written or in which another run is at work.
         RuntimeError: once all else is done, if something failed.
     """
     start = time.perf_counter()
     if not find_spec("snakemake"):
-        raise UserError("this needs Snakemake; `pip install -c requirements.lock -e '.[workflow]'` brings it")
+        raise ModuleNotFoundError("this needs Snakemake, of the extra `workflow`", name="snakemake")
     places = (PROFILES / profile, Path(profile).absolute())
     settings = next((path for path in places if (path / "config.yaml").is_file()), None)
     if settings is None:

@@ -19,13 +19,13 @@ def build(folder: Path, out: Path) -> int:
     Nothing is fetched from a network and no notebook is run. A warning of Sphinx is an error.
 
     Raises:
-        UserError: if the packages of the extra ``site`` are missing, ``out`` holds other files than a site, or the
-            folder holds no published results.
+        ModuleNotFoundError: if a package of the extra ``site`` is missing.
+        UserError: if ``out`` holds other files than a site, or the folder holds no published results.
         FileNotFoundError: if the folder holds no results.
         RuntimeError: if Sphinx reports a warning or an error; it has printed which.
     """
     if absent := [name for name in NEEDED if not find_spec(name)]:
-        raise UserError(f"the site needs {', '.join(absent)}; `pip install -c requirements.lock -e '.[site]'` installs them")
+        raise ModuleNotFoundError(f"the site needs {', '.join(absent)}", name=absent[0])
     if out.exists() and any(out.iterdir()) and not (out / ".buildinfo").exists():
         raise UserError(f"{out} holds files that are no site; choose another folder or delete it")
     from sphinx.cmd.build import build_main
