@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from fdn_kernels.compiling import EXACT, FAST, INNER, njit
+from fdn_kernels.compiling import FAST, INNER, njit
 
 _compiled = njit(**FAST)
 _GROUP = 32  # standard deviations multiplied before a logarithm is taken
@@ -309,12 +309,3 @@ def dropout_linear(a, subsets, rate, weight, bias, y):
             for k in range(each):
                 for o in range(d_out):
                     y[first + k, b, o] = (total[o] - dropped[k, o] - one[k]) / (1 - rate) + bias[o]
-
-
-@njit(**EXACT)
-def alias(words, table, out):
-    """Draws from 256 outcomes by Walker's method, from 32-bit words: 8 bits choose a column, 24 one of its two outcomes."""
-    for i in range(out.size):
-        column = words[i] & np.uint32(255)
-        entry = table[column]
-        out[i] = column if words[i] >> np.uint32(8) < entry >> np.uint32(8) else entry & np.uint32(255)

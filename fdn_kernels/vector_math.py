@@ -1,4 +1,4 @@
-"""Elementary functions for compiled loops, as polynomials without branches that the compiler vectorises.
+"""Elementary functions and random numbers for compiled loops; functions are polynomials without branches that the compiler vectorises.
 
 Exact to a few units in the last place over the arguments that the loops give them (``tests/test_vector_math.py``).
 """
@@ -110,3 +110,12 @@ def normal(words, out):
         x, y = (sin, cos) if q & 1 else (cos, sin)
         out[i] = radius * (-x if (q + 1) & 2 else x)
         out[n + i] = radius * (-y if q & 2 else y)
+
+
+@njit(**EXACT)
+def alias(words, table, out):
+    """Draws from 256 outcomes by Walker's method, from 32-bit words: 8 bits choose a column, 24 one of its two outcomes."""
+    for i in range(out.size):
+        column = words[i] & np.uint32(255)
+        entry = table[column]
+        out[i] = column if words[i] >> np.uint32(8) < entry >> np.uint32(8) else entry & np.uint32(255)

@@ -21,12 +21,13 @@ from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussi
 from fdn_kernels import (
     WeightGaussian,
     affine,
-    compiled,
     dropout_linear,
     fdn_linear,
     gaussian_linear,
     matvec,
     mlp,
+    numba_networks,
+    numba_ops,
     ops,
     relu_affine,
     torch_ops,
@@ -120,7 +121,7 @@ def _loops(module) -> set[str]:
     return {name for name, v in values if isinstance(v, CPUDispatcher) and not v.targetoptions.get("forceinline")}
 
 
-LOOPS = _loops(compiled) | _loops(fused)
+LOOPS = _loops(numba_ops) | _loops(numba_networks)
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def checked(monkeypatch):
 
     for module in (torch_ops, fused):
         monkeypatch.setattr(module, "check_shapes", check)
-    for module in (compiled, fused):
+    for module in (numba_ops, numba_networks):
         for name in _loops(module):
             monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     return calls, entered, pending

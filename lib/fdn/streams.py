@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fdn_kernels import numba_ops, vector_math
+from fdn_kernels import vector_math
 
 PURPOSES = ("init", "shuffle", "train", "validate", "test")
 
@@ -106,7 +106,7 @@ class Streams:
         out, bits = np.empty(n, dtype=np.uint8), self.generators[0].bit_generator
         for start in range(0, n, self.BLOCK):  # of a size that stays in cache
             part = out[start : start + self.BLOCK]
-            numba_ops.alias(bits.random_raw(-(-len(part) // 2)).view(np.uint32), _subset_table(rate), part)
+            vector_math.alias(bits.random_raw(-(-len(part) // 2)).view(np.uint32), _subset_table(rate), part)
         return out
 
     def permutations(self, n: int) -> Tensor:

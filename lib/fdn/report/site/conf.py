@@ -19,7 +19,8 @@ myst_heading_anchors = 3
 
 add_module_names = False
 default_role = "py:obj"  # `name` in a docstring is a link where the name is documented
-autodoc_default_options = {"members": True, "member-order": "bysource"}
+# What a package only passes on is described where it is defined
+autodoc_default_options = {"members": True, "member-order": "bysource", "ignore-module-all": True}
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True  # as they are written: a path would be this machine's
 autodoc_mock_imports = [] if find_spec("triton") else ["triton"]
