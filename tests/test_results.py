@@ -131,6 +131,33 @@ def test_a_cell_with_a_value_of_another_type_is_damaged(folder):
     assert missing(folder) == [0] and list(results.collect(folder)["seed"]) == [1]
 
 
+@pytest.mark.parametrize("change", [{"seed": 1}, {"dataset": "quad"}, {"model": "LP-FDNet"}, {"protocol": "as_written"},
+                                    {"dataset": "\ud800"}, {"best_epoch": 10**30}, {"mse_id": 10**400}], ids=str)  # fmt: skip
+def test_a_cell_of_another_place_or_with_a_number_that_no_column_holds_does_not_count(change, folder, caplog):
+    path = results._path(folder, "cells", *CELL, "json")
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    assert missing(folder) == [0] and str(path) in caplog.text
+    assert list(results.collect(folder)["seed"]) == [1]
+
+
+def test_a_copy_of_a_cell_and_links_to_nothing_are_not_collected(folder):
+    path = results._path(folder, "cells", *CELL, "json")
+    shutil.copy(path, path.with_name("5.json"))
+    for name in ("6.json", "7.json"):
+        path.with_name(name).symlink_to(name if name == "6.json" else "nothing")
+    assert list(results.collect(folder)["seed"]) == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["cells", "points"])
+def test_a_folder_in_the_place_of_a_file_is_one_sentence(kind, tmp_path):
+    experiment.run(["step"], ["TrainingMean"], [0], PUBLISHED, tmp_path, progress=False)
+    [path] = tmp_path.glob(f"{kind}/*/*/*/0.*")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match="cannot write .* it is a folder"):
+        experiment.run(["step"], ["TrainingMean"], [0], PUBLISHED, tmp_path, workers=1, progress=False)
+
+
 def test_cells_of_other_numerics_or_data_are_computed_again_without_a_word(folder, caplog):
     path = results._path(folder, "cells", *CELL, "json")
     good = json.loads(path.read_text(encoding="utf-8"))
@@ -170,6 +197,35 @@ def test_points_with_a_damaged_page_are_said_when_they_are_read(folder):
 def test_points_of_other_columns_are_damaged(folder):
     path = results._path(folder, "points", *CELL, "parquet")
     pd.DataFrame({"z": [1.0]}).to_parquet(path)
+    assert missing(folder) == [0]
+
+
+ODD_COLUMNS = {
+    "seed": "0", "dataset": 3, "model": None, "n_draws": 1.5, "mse_id": "x", "spearman": [[1.0], [2.0]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_COLUMNS)
+def test_metrics_of_another_type_are_damaged(name, folder):
+    results.collect(folder).assign(**{name: ODD_COLUMNS[name]}).to_parquet(folder / "metrics.parquet")
+    with pytest.raises(UserError, match=f"is damaged .*{name}.*fdn collect"):
+        results.load_metrics(folder)
+
+
+def test_metrics_that_hold_a_cell_twice_are_damaged_and_those_of_no_cells_are_none(folder):
+    frame = results.collect(folder)
+    pd.concat([frame, frame]).to_parquet(folder / "metrics.parquet")
+    with pytest.raises(UserError, match="holds a cell twice"):
+        results.load_metrics(folder)
+    shutil.rmtree(folder / "cells")
+    results.collect(folder)
+    assert results.load_metrics(folder).empty
+
+
+@pytest.mark.parametrize("name", ["mean", "region"])
+def test_points_of_another_type_are_damaged(name, folder):
+    path = results._path(folder, "points", *CELL, "parquet")
+    pd.read_parquet(path).assign(**{name: "a" if name == "mean" else 1.0}).to_parquet(path)
     assert missing(folder) == [0]
 
 
@@ -256,6 +312,33 @@ def test_a_damaged_fit_is_none(older_cells, caplog):
     damaged.write_bytes(damaged.read_bytes()[:100])
     frame = experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False)
     assert frame["nll_id"].isna().sum() == 1 and f"{damaged} is damaged" in caplog.text
+
+
+NO_FITS = {
+    "another size": {"parameters": np.ones(3)}, "not finite": {"parameters": np.full(1000, np.nan)},
+    "another shape": {"scores": np.ones((2, 3))}, "objects": {"scores": np.array([{}])},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arrays", NO_FITS.values(), ids=NO_FITS)
+def test_a_fit_of_other_arrays_is_none(arrays, older_cells, caplog):
+    out, protocol, *_ = older_cells
+    (damaged,) = out.glob("fits/*/*/MLPNet/1.npz")
+    with np.load(damaged) as found:
+        np.savez(damaged, **{**found, **arrays})
+    assert results.load_fit(out, protocol.label, "step", "MLPNet", 1) is None and f"{damaged} is damaged" in caplog.text
+
+
+def test_a_fit_that_is_one_array_or_damaged_in_the_middle_is_none(older_cells):
+    out, protocol, *_ = older_cells
+    (damaged,) = out.glob("fits/*/*/MLPNet/1.npz")
+    content = damaged.read_bytes()
+    for at in range(30, len(content) - 200, 97):
+        damaged.write_bytes(content[:at] + bytes(64) + content[at + 64 :])
+        results.load_fit(out, protocol.label, "step", "MLPNet", 1)
+    with damaged.open("wb") as file:
+        np.save(file, np.ones(3))
+    assert results.load_fit(out, protocol.label, "step", "MLPNet", 1) is None
 
 
 @pytest.mark.parametrize("model", ["DeepEnsembleNet", "LP-FDNet"])

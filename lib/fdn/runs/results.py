@@ -20,7 +20,6 @@ import logging
 import math
 import os
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,8 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pyarrow.parquet
+from pandas.api.types import is_numeric_dtype
+from pyarrow.types import is_floating, is_integer, is_large_string, is_string
 
 from fdn import data
 from fdn.errors import UserError
@@ -44,11 +45,12 @@ T = TypeVar("T")
 
 KEY = ("dataset", "model", "protocol", "seed")
 COLUMNS = (*KEY, *SUMMARY_COLUMNS, "best_epoch", "n_params", "n_draws")
-POINTS = ("z", "y", "region", "mean", "var", "mse", "crps")
+POINTS = {"z": float, "y": float, "region": str, "mean": float, "var": float, "mse": float, "crps": float}
 _CELL = {
     **dict.fromkeys(KEY, str),
     **dict.fromkeys(("numerics", "seed", "best_epoch", "n_params", "n_draws"), int), "fingerprint": str,
 }  # fmt: skip
+_METRICS = {**dict.fromkeys(KEY, str), **dict.fromkeys(("seed", "best_epoch", "n_params", "n_draws"), int)}
 _SIDECAR = {"seeds": list, "seconds": dict, "environment": dict}
 
 
@@ -57,8 +59,10 @@ def atomic(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place once the block ends without an error.
 
     Raises:
-        UserError: if the folder cannot be written.
+        UserError: if the folder cannot be written, or the path is one.
     """
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder; move it away, or choose another output folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -90,10 +94,11 @@ def check_writable(out: Path, protocol: str, dataset: str, model: str) -> None:
 def _read_json(path: Path, kinds: dict[str, type | tuple[type, ...]]) -> dict | None:
     """The object in a file, None if there is no file; UserError unless its values are of these kinds, by name."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # NumPy's own check, for what will be a column
+        content = json.loads(path.read_text(encoding="utf-8"), parse_int=lambda digits: int(np.int64(int(digits))))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, OverflowError) as error:
         raise UserError(f"{path} is damaged ({error})") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged (it holds no object)")
@@ -103,17 +108,24 @@ def _read_json(path: Path, kinds: dict[str, type | tuple[type, ...]]) -> dict | 
     return content
 
 
-def _read_parquet(path: Path, columns: tuple[str, ...], footer_only: bool = False) -> pd.DataFrame | None:
-    """The table in a file, None if there is no file; UserError unless it can be read and has these columns.
+_IS = {str: (is_string, is_large_string), int: (is_integer,), float: (is_floating, is_integer)}
+
+
+def _read_parquet(path: Path, columns: Mapping[str, type], footer_only: bool = False) -> pd.DataFrame | None:
+    """The table in a file, None if there is no file; UserError unless it can be read and has these columns, of these types.
 
     With ``footer_only`` nothing else is read, which is where a file cut short has nothing.
     """
     try:
         with path.open("rb") as file:  # pyarrow takes names for UTF-8
-            names = pyarrow.parquet.read_schema(file).names
-            if missing := [name for name in columns if name not in names]:
+            footer = pyarrow.parquet.read_metadata(file)
+            found = {field.name: getattr(field.type, "value_type", field.type) for field in footer.schema.to_arrow_schema()}
+            if missing := [name for name in columns if name not in found]:
                 raise ValueError(f"it has no column {missing[0]!r}")
-            return pd.DataFrame(columns=names) if footer_only else pd.read_parquet(file)
+            for name, kind in columns.items():  # of no rows types are not known
+                if footer.num_rows and not any(is_it(found[name]) for is_it in _IS[kind]):
+                    raise ValueError(f"its {name!r} is of the type {found[name]}")
+            return pd.DataFrame(columns=list(found)) if footer_only else pd.read_parquet(file)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
@@ -165,10 +177,14 @@ def load_fit(out: Path, protocol: str, dataset: str, model: str, seed: int) -> t
     path = _path(out, "fits", protocol, dataset, model, seed, "npz")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            return found["parameters"], found["scores"]
+            parameters, scores = found["parameters"], found["scores"]
+        cell = read_cell(out, protocol, dataset, model, seed)
+        if cell and (parameters.size != cell["n_params"] or scores.ndim != 1 or not np.isfinite(parameters).all()):
+            raise ValueError(f"its arrays of shapes {parameters.shape} and {scores.shape} are not those of the cell")
+        return parameters, scores
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # an archive can be damaged in many ways
         logging.getLogger(__name__).warning("%s is damaged (%s) and does not count", path, error)
         return None
 
@@ -185,12 +201,16 @@ def has_cell(out: Path, protocol: str, dataset: str, model: str, seed: int, fing
 
 
 def _read_cell(path: Path) -> dict | None:
-    """A cell, None if there is none or if it is of other numerics; UserError if it is damaged."""
+    """A cell, None if there is none or if it is of other numerics; UserError if it is damaged or another place's."""
     found = _read_json(path, {"numerics": int})
     if found is None or found["numerics"] != NUMERICS:
         return None
     metrics = {column: (int, float, type(None)) for column in SUMMARY_COLUMNS if column in found}
-    return _read_json(path, _CELL | metrics)
+    cell = _read_json(path, _CELL | metrics)
+    own = _path(path.parents[4], "cells", cell["protocol"], cell["dataset"], cell["model"], cell["seed"], "json")
+    if path != own:
+        raise UserError(f"{path} is the cell of another place, {own.relative_to(path.parents[3])},")
+    return cell
 
 
 def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str, content: dict) -> None:
@@ -278,7 +298,7 @@ def collect(out: Path) -> pd.DataFrame:
 
 def _cells(out: Path) -> dict[Path, int]:
     """When each cell was written, in ns."""
-    return {path: path.stat().st_mtime_ns for path in Path(out).glob("cells/*/*/*/*.json")}
+    return {path: path.lstat().st_mtime_ns for path in Path(out).glob("cells/*/*/*/*.json")}
 
 
 def sort(frame: pd.DataFrame) -> pd.DataFrame:
@@ -301,13 +321,23 @@ def load_metrics(out: Path) -> pd.DataFrame:
         UserError: if the file is damaged.
     """
     try:
-        frame = _read_parquet(Path(out) / "metrics.parquet", (*KEY, "best_epoch", "n_params", "n_draws"))
+        frame = _read_metrics(Path(out) / "metrics.parquet")
     except UserError as error:
         cells = any(Path(out).glob("cells/*/*/*/*.json"))
         mend = f"`fdn collect --out {out}` writes it anew from the cells" if cells else "it has to be copied or computed again"
         raise UserError(f"{error}; {mend}") from error
     if frame is None:
         raise FileNotFoundError(f"{out} holds no results (metrics.parquet); run `fdn run --out {out}` first")
+    return frame
+
+
+def _read_metrics(path: Path) -> pd.DataFrame | None:
+    frame = _read_parquet(path, _METRICS)
+    if frame is not None:
+        if odd := [c for c in frame.columns.intersection(SUMMARY_COLUMNS) if not is_numeric_dtype(frame[c])]:
+            raise UserError(f"{path} is damaged (its {odd[0]!r} is of the type {frame[odd[0]].dtype})")
+        if frame[list(KEY)].isna().any(axis=None) or frame.duplicated(list(KEY)).any():
+            raise UserError(f"{path} is damaged (it holds a cell twice, or one without a name)")
     return frame
 
 
