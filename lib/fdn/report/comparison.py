@@ -57,7 +57,9 @@ def score_table(comparison: pd.DataFrame) -> Table:
     rows = []
     score = published.score(comparison)
     for row in score[score["n"] + score["missing"] > 0].itertuples():
-        shares = [f"{count} ({count / row.n:.0%})" if row.n else DASH for count in (row.central, row.minmax, row.outside)]
+        shares = [
+            f"{count} ({count / row.n:.0%})" if row.n else DASH for count in (row.central, row.minmax, row.outside)
+        ]
         chance = [f"{share:.0%}" if row.n else DASH for share in (row.expected_central, row.expected_minmax)]
         by = "" if row.by == row.name else row.by
         rows.append((by, row.name, str(row.n), shares[0], chance[0], shares[1], chance[1], shares[2], str(row.missing)))
@@ -142,7 +144,19 @@ def number_table(comparison: pd.DataFrame, name: str, title: str) -> Table:
         title=title,
         caption="Place: the share of seeds below the published value, equal ones (to half a unit of the last printed digit) "
         "counted half.",
-        columns=("Data set", "Model", "Metric", "Published", "Median", "5–95 %", "Min–max", "Seeds", "Place", "Verdict", "Reason"),
+        columns=(
+            "Data set",
+            "Model",
+            "Metric",
+            "Published",
+            "Median",
+            "5–95 %",
+            "Min–max",
+            "Seeds",
+            "Place",
+            "Verdict",
+            "Reason",
+        ),
         rows=tuple(rows),
         align="lll" + "r" * 6 + "ll",
     )

@@ -28,9 +28,7 @@ def find_results(folder: Path | None) -> Path:
 def text_of(table: Table) -> str:
     """A table as aligned plain text; a cell of several lines takes several lines."""
     rows = [[plain(cell).split("\n") for cell in row] for row in (table.columns, *table.rows)]
-    lines = [
-        [cell[i] if i < len(cell) else "" for cell in row] for row in rows for i in range(max(map(len, row)))
-    ]
+    lines = [[cell[i] if i < len(cell) else "" for cell in row] for row in rows for i in range(max(map(len, row)))]
     return _aligned(lines, table.align)
 
 
@@ -130,9 +128,7 @@ def check_protocol(metrics: pd.DataFrame, protocol: str, folder: Path) -> None:
     """Raise UserError, naming the protocols there are, unless some result has this one."""
     known = list(metrics["protocol"].unique())
     if protocol not in known:
-        raise UserError(
-            f"{folder} holds no results of protocol {protocol!r}; it holds {', '.join(known) or 'none'}"
-        )
+        raise UserError(f"{folder} holds no results of protocol {protocol!r}; it holds {', '.join(known) or 'none'}")
 
 
 def shown_path(path: Path) -> str:

@@ -27,17 +27,23 @@ def comparison_page(metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | N
         many = published.compare(more, protocol)
         tables = [
             replace(score_table(many), name="score_more", title="How many are reached with all seeds there are"),
-            replace(uniformity_table(more, protocol), name="uniformity_more", title="The same test with all seeds there are"),
+            replace(
+                uniformity_table(more, protocol), name="uniformity_more", title="The same test with all seeds there are"
+            ),
             number_table(misses(many), "misses_more", "Outside the range of all seeds"),
         ]
         parts += ["## With further seeds", said, *(table.to_markdown() for table in tables)]
     for dataset in published.DATASETS:
-        table = number_table(comparison[comparison["dataset"] == dataset], f"numbers_{dataset}", f"Every number of {dataset}")
+        table = number_table(
+            comparison[comparison["dataset"] == dataset], f"numbers_{dataset}", f"Every number of {dataset}"
+        )
         parts += [f"## {dataset}", table.to_markdown()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | None = None) -> list[Path]:
+def write_comparison(
+    folder: Path, metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | None = None
+) -> list[Path]:
     """Write ``compare.csv``, a row per published number, and the page ``compare.md``; return their paths.
 
     Args:

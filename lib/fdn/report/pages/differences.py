@@ -10,7 +10,6 @@ from fdn.protocol import PUBLISHED
 from fdn.report.tables import plain_number
 from fdn.runs import differences, results
 from fdn.runs.differences import DIFFERENCES, FOLDER, Difference
-from fdn.runs.differences import run as run  # for fdn.cli
 
 SOURCE = "running the author's public program and comparing its output with the published tables"
 SHOWN = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")

@@ -16,8 +16,6 @@ from fdn.report import findings, published
 from fdn.report.tables import DASH
 from fdn.runs import extras, results
 from fdn.runs.extras import EXTRAS, Extra
-from fdn.runs.extras import choose as choose  # this and what follows in this form: for fdn.cli
-from fdn.runs.extras import run as run
 from fdn.typesetting import Table
 
 
@@ -85,15 +83,21 @@ def _more_seeds(metrics: pd.DataFrame, extra: Extra) -> str:
     """Published numbers inside the range of the seeds before the group's own, and of those with them, per data set."""
     seeds = parse_seeds(extra.seeds)
     counts = [seeds[0], seeds[-1] + 1]
-    scores = [published.score(published.compare(metrics[metrics["seed"] < n])).set_index(["by", "name"]) for n in counts]
+    scores = [
+        published.score(published.compare(metrics[metrics["seed"] < n])).set_index(["by", "name"]) for n in counts
+    ]
     rows = []
     for dataset in extra.datasets:
         cells = [score.loc[("dataset", dataset)] for score in scores]
-        shown = [(f"{c['minmax']:.0f}", f"{c['expected_minmax'] * c['n']:.0f}") if c["n"] else (DASH, DASH) for c in cells]
+        shown = [
+            (f"{c['minmax']:.0f}", f"{c['expected_minmax'] * c['n']:.0f}") if c["n"] else (DASH, DASH) for c in cells
+        ]
         rows.append((dataset, str(int(cells[-1]["n"])), *shown[0], *shown[1]))
     caption = "By chance: if the published run were simply one more seed."
     columns = ("Data set", "Numbers", *(head for n in counts for head in (f"Inside with {n} seeds", "By chance")))
-    return Table(extra.name, "Published numbers inside the range of our seeds", caption, columns, tuple(rows), "lrrrrr").to_markdown()
+    return Table(
+        extra.name, "Published numbers inside the range of our seeds", caption, columns, tuple(rows), "lrrrrr"
+    ).to_markdown()
 
 
 def _initialisation(metrics: pd.DataFrame, label: str) -> str:
@@ -116,4 +120,6 @@ def _initialisation(metrics: pd.DataFrame, label: str) -> str:
         f"{total['expected_minmax']:.0%} would be inside if the published run were one more of these."
     )
     title = "Published numbers inside the range of runs from the published seed"
-    return Table("initialisation", title, caption, ("Model", *columns), tuple(rows), "l" + "r" * len(columns)).to_markdown()
+    return Table(
+        "initialisation", title, caption, ("Model", *columns), tuple(rows), "l" + "r" * len(columns)
+    ).to_markdown()
