@@ -249,7 +249,8 @@ def test_packages_beyond_the_core_are_those_that_the_command_line_can_tell_the_e
         module: {canonicalize_name(name) for name in names}
         for module, names in metadata.packages_distributions().items()
     }
-    used = set().union(*(imported(path) for path in (ROOT / "lib").rglob("*.py")))
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "lib").rglob("*.py")]
+    used = {name.partition(".")[0] for source in sources for name in imported(source)}
     used -= {*sys.stdlib_module_names, "fdn", "fdn_kernels"}
     core = {canonicalize_name(Requirement(text).name) for text in project()["dependencies"]}
     beyond = {module for module in used if not origins.get(module, set()) & core}
