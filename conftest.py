@@ -1,4 +1,7 @@
-"""Doctests are looked for in every module, but not in the kernels where there is no Triton; and how long the files took."""
+"""Doctests are looked for in every module, but not in the kernels where there is no Triton.
+
+And how long the files took.
+"""
 
 from collections import Counter
 from importlib.util import find_spec

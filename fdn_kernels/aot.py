@@ -1,7 +1,7 @@
 """Ahead-of-time compilation of every shipped tile: registers, spills and shared memory, without a GPU.
 
-``python -m fdn_kernels.aot`` prints the table and exits with 1 where a kernel spills or needs more shared memory than the
-architecture has. It must run outside Triton's interpreter.
+``python -m fdn_kernels.aot`` prints the table and exits with 1 where a kernel spills or needs more shared memory than
+the architecture has. It must run outside Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from triton.compiler import ASTSource
 from fdn_kernels.ops import PRECISIONS
 from fdn_kernels.triton_ops import KERNELS, OPTIONS, TILES
 
-SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # bytes a block may have (CUDA programming guide, compute capabilities)
+SHARED_MEMORY = {
+    80: 163 * 1024,
+    90: 227 * 1024,
+}  # bytes a block may have (CUDA programming guide, compute capabilities)
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
@@ -110,7 +113,9 @@ def compile_one(build: Build) -> Usage:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        usage = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, encoding="utf-8", check=True)
+        usage = subprocess.run(
+            [TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, encoding="utf-8", check=True
+        )
         code = subprocess.run([TOOLS / "nvdisasm", "-c", file.name], capture_output=True, encoding="utf-8", check=True)
     registers = int(re.search(r"REG:(\d+)", usage.stdout + usage.stderr)[1])
     return Usage(registers, len(re.findall(r"\b(?:LDL|STL)\b", code.stdout)), compiled.metadata.shared)

@@ -21,8 +21,8 @@ _FEATURES = llvmlite.binding.get_host_cpu_features()
 if _FEATURES.get("avx512f") and config.CPU_FEATURES is None:  # the compiler would use half of a vector
     config.CPU_FEATURES = f"{_FEATURES.flatten()},-prefer-256-bit"
 # EXACT: multiply-adds may be contracted, nothing else is reordered. FAST: sums may be
-# reordered too. NaN and infinity keep their meaning in both. INNER: for loops that others call, made part of these: as functions of
-# their own they round differently in the process that compiles them than in those that find them compiled.
+# reordered too. NaN and infinity keep their meaning in both. INNER: for loops that others call, made part of these: as
+# functions of their own they round differently in the process that compiles them than in those that find them compiled.
 EXACT = {"fastmath": {"contract"}, "error_model": "numpy"}
 FAST = {**EXACT, "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 INNER = {**FAST, "forceinline": True}
@@ -35,8 +35,9 @@ _PARTS = hashlib.sha256(Path(__file__).with_name("vector_math.py").read_bytes())
 class _Cache(FunctionCache):
     """The compiled versions of one loop on disk, where Numba would keep them: a file for each signature and processor.
 
-    A cache may fail, the loop is then compiled once more: a file that is damaged or of other source does not count and is replaced, and
-    what cannot be written is done without. There is no index, so that processes that write at once cannot exchange their files.
+    A cache may fail, the loop is then compiled once more: a file that is damaged or of other source does not count and
+    is replaced, and what cannot be written is done without. There is no index, so that processes that write at once
+    cannot exchange their files.
     """
 
     _said = False

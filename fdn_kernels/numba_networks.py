@@ -1,8 +1,9 @@
 """A whole training step of a stack of networks, and the draws of one, as compiled loops.
 
-Arrays of one replicate are (rows, B) with the B examples last; P = d_out (d_in + 1) parameters of a layer, weights (out, in)
-before biases; a hypernetwork has hidden activations z (h, B) and output rows in the order weight means, weight rhos, bias
-means, bias rhos. ``layers`` is a table of integers with a row for each layer and the columns ``KIND``, ``D_IN``, ...
+Arrays of one replicate are (rows, B) with the B examples last; P = d_out (d_in + 1) parameters of a layer, weights
+(out, in) before biases; a hypernetwork has hidden activations z (h, B) and output rows in the order weight means,
+weight rhos, bias means, bias rhos. ``layers`` is a table of integers with a row for each layer and the columns
+``KIND``, ``D_IN``, ...
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ def _combine(w, at, bias, x, n, out):
     """out = bias + sum of w[at + i] x[i] over i < n, (B,); six terms for each time the sum is read and written."""
     for i in range(0, n, 6):
         w0, w1, w2, w3, w4, w5 = w[at + i], 0.0, 0.0, 0.0, 0.0, 0.0
-        i1, i2, i3, i4, i5 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1), min(i + 4, n - 1), min(i + 5, n - 1)
+        i1, i2, i3, i4, i5 = (
+            min(i + 1, n - 1),
+            min(i + 2, n - 1),
+            min(i + 3, n - 1),
+            min(i + 4, n - 1),
+            min(i + 5, n - 1),
+        )
         if i + 1 < n:
             w1 = w[at + i1]
         if i + 2 < n:
@@ -54,7 +61,9 @@ def _combine(w, at, bias, x, n, out):
             w5 = w[at + i5]
         if i == 0:
             for b in range(out.size):
-                out[b] = bias + w0 * x[0, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
+                out[b] = (
+                    bias + w0 * x[0, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
+                )
         else:
             for b in range(out.size):
                 out[b] += w0 * x[i, b] + w1 * x[i1, b] + w2 * x[i2, b] + w3 * x[i3, b] + w4 * x[i4, b] + w5 * x[i5, b]
@@ -140,9 +149,26 @@ def _sample_fdn(outputs, eps, a, at, out):
 
 @njit(**INNER)
 def _sample_fdn_backward(
-    grad_out, kl_weight, precision, w, z, a, eps, outputs, slope, need_a, grad_outputs, grad_w, grad_bias, grad_z, grad_a
+    grad_out,
+    kl_weight,
+    precision,
+    w,
+    z,
+    a,
+    eps,
+    outputs,
+    slope,
+    need_a,
+    grad_outputs,
+    grad_w,
+    grad_bias,
+    grad_z,
+    grad_a,
 ):
-    """Sets the gradients of outputs, w, bias and z, and adds that of a; ``kl_weight`` is the KL's weight for each example."""
+    """Sets the gradients of outputs, w, bias and z, and adds that of a.
+
+    ``kl_weight`` is the KL's weight for each example.
+    """
     d_in, batch = a.shape
     h, d_out = z.shape[0], grad_out.shape[0]
     n = d_in * d_out
@@ -186,7 +212,9 @@ def _sample_global(layer, parameters, eps, exponential, floor, z, mean, scale, s
         mean[:], scale[:] = parameters[at : at + p], parameters[at + p : at + 2 * p]
     else:
         latent = parameters[at : at + layer[SIGNAL]].copy().reshape(layer[SIGNAL], 1)
-        hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, at + layer[SIGNAL], layer[SIGNAL], layer[HYPER], 2 * p)
+        hidden_w, hidden_b, w, bias = _hypernet_parts(
+            parameters, at + layer[SIGNAL], layer[SIGNAL], layer[HYPER], 2 * p
+        )
         _affine(hidden_w, hidden_b, latent, z)
         _relu(z)
         outputs = np.empty((2 * p, 1))
@@ -253,7 +281,24 @@ def _adam(parameters, grad, first, second, step, rate):
 
 @njit(**FAST)
 def train(
-    layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, prior_scale, clip, rate, step, first, second, grads, work
+    layers,
+    flat,
+    x,
+    y,
+    eps,
+    keep,
+    beta,
+    dropout,
+    exponential,
+    floor,
+    prior_scale,
+    clip,
+    rate,
+    step,
+    first,
+    second,
+    grads,
+    work,
 ):
     """The gradient of every replicate, (R, n), and, for step > 0, an update of flat (R, n) and Adam's moments.
 
@@ -296,7 +341,9 @@ def train(
                 _distribution(w, bias, hidden, d_out, floor, outputs[rows], slope[p])
                 _sample_fdn(outputs[rows], eps[r, p], inputs, 0, after)
             else:
-                _sample_global(layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p])
+                _sample_global(
+                    layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p]
+                )
                 n = d_out * d_in
                 _affine(theta[p][:n], theta[p][n:], inputs, after)
             if l < n_layers - 1:
@@ -342,7 +389,17 @@ def train(
                 weights, gradients = theta[p], grad_theta[p]
                 _affine_backward(weights[:n], inputs, incoming, gradients[:n], gradients[n:], l > 0, grad_inputs)
                 _sample_global_backward(
-                    layer, parameters, gradients, beta, precision, eps[r, p], hidden, means[p], scales[p], slopes[p], grad
+                    layer,
+                    parameters,
+                    gradients,
+                    beta,
+                    precision,
+                    eps[r, p],
+                    hidden,
+                    means[p],
+                    scales[p],
+                    slopes[p],
+                    grad,
                 )
         if step > 0:
             if clip > 0:
@@ -358,14 +415,21 @@ def draw(layers, parameters, x, eps, floor, y):
     """
     batch, draws, first, last, n_layers = x.shape[0], len(eps), layers[0], layers[-1], len(layers)
     n_blocks = -(-batch // _EXAMPLES)
-    block = -(-batch // (8 * n_blocks)) * 8  # whole vectors; the columns after a block's examples hold those of the block before
-    many, few = min(draws, max(1, _COLUMNS // block)), min(draws, max(1, _CACHED // block))  # draws of the first layer, of the others
+    block = (
+        -(-batch // (8 * n_blocks)) * 8
+    )  # whole vectors; the columns after a block's examples hold those of the block before
+    many, few = (
+        min(draws, max(1, _COLUMNS // block)),
+        min(draws, max(1, _CACHED // block)),
+    )  # draws of the first layer, of the others
     n_weights, d = last[WEIGHTS] + last[D_OUT] * (last[D_IN] + 1), x.shape[1]
     outputs, slope = np.empty((2 * n_weights, block)), np.empty((n_weights, 0))  # of layers that no draw changes
     columns = np.zeros((d, block))
     terms, factors = np.empty((first[D_OUT], d + 2, block)), np.empty((first[D_OUT], draws, d + 2))
     drawn = np.empty((first[D_OUT], many, block))  # by the first layer
-    work = np.empty((last[INPUTS] + last[D_IN] + last[D_OUT]) * few * block)  # the outputs of the layers, each contiguous
+    work = np.empty(
+        (last[INPUTS] + last[D_IN] + last[D_OUT]) * few * block
+    )  # the outputs of the layers, each contiguous
     for o in range(first[D_OUT]):
         for k in range(draws):
             factors[o, k, 0], factors[o, k, 1] = 1.0, eps[k, d * first[D_OUT] + o]
@@ -429,7 +493,10 @@ def _hypernet(layer, parameters, signal):
 
 @njit(**INNER)
 def _first_layer_terms(outputs, x, terms):
-    """Of each output: its mean, then the spreads that its bias and weights bring, which noise multiplies; (d_out, 2 + d_in, B)."""
+    """Of each output: its mean, then the spreads that its bias and weights bring, which noise multiplies.
+
+    (d_out, 2 + d_in, B).
+    """
     (d_in, batch), d_out = x.shape, terms.shape[0]
     n = d_in * d_out
     for o in range(d_out):
@@ -444,7 +511,10 @@ def _first_layer_terms(outputs, x, terms):
 
 @njit(**INNER)
 def _sample_previous(w, bias, z, a, eps, floor, out):
-    """:func:`_distribution` and :func:`_sample_fdn` in one: the columns of z, a and out are those of draws, one after the other."""
+    """:func:`_distribution` and :func:`_sample_fdn` in one.
+
+    The columns of z, a and out are those of draws, one after the other.
+    """
     d_in, h, d_out, draws = a.shape[0], z.shape[0], out.shape[0], len(eps)
     n, batch = d_in * d_out, a.shape[1] // draws
     mean, rho, slope = np.empty(a.shape[1]), np.empty(a.shape[1]), np.empty(0)
@@ -475,7 +545,9 @@ def draw_weights(layers, parameters, eps, exponential, floor, theta):
         layer = layers[l]
         p = slice(layer[WEIGHTS], layer[WEIGHTS] + layer[D_OUT] * (layer[D_IN] + 1))
         hidden = z[layer[HIDDEN] : layer[HIDDEN] + layer[HYPER]]
-        _sample_global(layer, parameters, eps[0, p], exponential, floor, hidden, mean[p], scale[p], slope[p], theta[0, p])
+        _sample_global(
+            layer, parameters, eps[0, p], exponential, floor, hidden, mean[p], scale[p], slope[p], theta[0, p]
+        )
     for k in range(len(eps)):
         for q in range(n):
             theta[k, q] = mean[q] + scale[q] * eps[k, q]

@@ -1,8 +1,8 @@
 """The elementwise loops of the CPU path, compiled by Numba: one pass over memory where a tensor library takes ten.
 
-Arrays are float64 and in *columns* (draws and examples last, see :mod:`fdn_kernels.torch_ops`); a Gaussian's are (R, P, k, B),
-weights before biases. Matrix products, exponentials and logarithms of whole tensors stay with the libraries that do them best.
-The innermost loops run over contiguous numbers, so that the compiler vectorises them.
+Arrays are float64 and in *columns* (draws and examples last, see :mod:`fdn_kernels.torch_ops`); a Gaussian's are (R, P,
+k, B), weights before biases. Matrix products, exponentials and logarithms of whole tensors stay with the libraries that
+do them best. The innermost loops run over contiguous numbers, so that the compiler vectorises them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def sample_with_kl(gaussian, scale, a, eps, prior_scale, y, kl):
     """y = W a + b with (W, b) = mu + sigma eps, and the KL to N(0, prior_scale^2).
 
     gaussian (R, 2P, K, B) with mu in its first P rows, scale (R, P, K, B), a (R, d_in, K, B), eps (R, P, K, 1 or B) to
-    y (R, d_out, K, B), kl (R, K, B). The logarithm of sigma is taken of products of ``_GROUP``: where these leave the range of
-    numbers, the KL is not finite.
+    y (R, d_out, K, B), kl (R, K, B). The logarithm of sigma is taken of products of ``_GROUP``: where these leave the
+    range of numbers, the KL is not finite.
     """
     (replicates, d_in, draws, batch), d_out = a.shape, y.shape[1]
     n_weights, shared = d_in * d_out, eps.shape[3] == 1
@@ -90,8 +90,8 @@ def sample_with_kl_backward(grad_y, grad_kl, gaussian, scale, a, eps, prior_scal
 def sample(gaussian, first, a, eps, y):
     """y = W a + b with one draw of the noise for all examples.
 
-    gaussian (R, 2P, k, B) with mu and sigma of all draws (k = 1) or of k draws from the ``first`` on, a (R, d_in, 1 or K, B),
-    eps (R, K, P) to those draws of y (R, d_out, K, B).
+    gaussian (R, 2P, k, B) with mu and sigma of all draws (k = 1) or of k draws from the ``first`` on, a (R, d_in, 1 or
+    K, B), eps (R, K, P) to those draws of y (R, d_out, K, B).
     """
     (replicates, d_out, draws, batch), d_in, n = y.shape, a.shape[1], eps.shape[2]
     n_weights = d_in * d_out
@@ -113,10 +113,15 @@ def sample(gaussian, first, a, eps, y):
 def mlp(theta, widths, x, y):
     """A ReLU network with weights of its own for every draw.
 
-    theta (R, K, P of all layers), per layer weights (out, in) before biases; widths of all activations; x (1 or R, d, B) to
-    y (R, K, d_out, B). Where there is one output, the units of the last hidden layer are added to it as soon as they are there.
+    theta (R, K, P of all layers), per layer weights (out, in) before biases; widths of all activations; x (1 or R, d,
+    B) to y (R, K, d_out, B). Where there is one output, the units of the last hidden layer are added to it as soon as
+    they are there.
     """
-    block, n_layers, widest = min(256, x.shape[2]), widths.size - 1, widths.max()  # examples whose activations stay in cache
+    block, n_layers, widest = (
+        min(256, x.shape[2]),
+        widths.size - 1,
+        widths.max(),
+    )  # examples whose activations stay in cache
     one = n_layers > 1 and widths[n_layers] == 1
     activations = np.zeros((2, widest + 1, block))  # the last row stays 0
     for r in range(theta.shape[0]):
@@ -132,7 +137,11 @@ def mlp(theta, widths, x, y):
                         _units_and_output(theta[r, k, at:], d_in, d_out, before, y[r, k, 0, start : start + batch])
                         break
                     for o in range(d_out):
-                        out = y[r, k, o, start : start + batch] if layer == n_layers - 1 else activations[1 - layer % 2, o, :batch]
+                        out = (
+                            y[r, k, o, start : start + batch]
+                            if layer == n_layers - 1
+                            else activations[1 - layer % 2, o, :batch]
+                        )
                         _weighted_sum(theta[r, k], at + o * d_in, theta[r, k, at + d_out * d_in + o], before, d_in, out)
                         for b in range(batch if layer < n_layers - 1 else 0):
                             out[b] = 0.0 if out[b] < 0 else out[b]
@@ -199,7 +208,10 @@ def _units_and_output(theta, d_in, width, x, out):
 
 @_compiled
 def mlp_forward(theta, widths, x, keep, rate, hidden, y):
-    """As :func:`mlp`, with dropout where keep (R, K, H, B) has a size, H hidden units in all; keeps their activations in hidden."""
+    """As :func:`mlp`, with dropout where keep (R, K, H, B) has a size, H hidden units in all.
+
+    Keeps their activations in hidden.
+    """
     draws, batch, scale = theta.shape[1], x.shape[2], 1 / (1 - rate)
     for r in range(theta.shape[0]):
         rx = r if x.shape[0] > 1 else 0
@@ -272,8 +284,8 @@ def mlp_backward(grad_y, theta, widths, x, scale, hidden, grad_hidden, grad_thet
 def dropout_linear(a, subsets, rate, weight, bias, y):
     """weight (dropout of a) + bias: the sum over all units that are not 0, less the dropped ones, as :mod:`fdn_kernels.torch_ops` says.
 
-    Draws that share their activations look up the sums of the subsets of eight units. a (1 or K, B, d_in), weight (d_out, d_in),
-    bias (d_out,) to y (K, B, d_out).
+    Draws that share their activations look up the sums of the subsets of eight units. a (1 or K, B, d_in), weight
+    (d_out, d_in), bias (d_out,) to y (K, B, d_out).
     """
     (draws, batch, d_out), d_in, each = y.shape, a.shape[2], y.shape[0] // a.shape[0]
     total, products, dropped = np.empty(d_out), np.empty((d_in + 7, d_out)), np.empty((each, d_out))

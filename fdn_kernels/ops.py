@@ -57,12 +57,13 @@ def gaussian_linear(
         q: the weights' distribution, ``(..., k, b, P)`` with ``k`` in {1, K} and ``b`` in {1, B}.
         noise: ``"shared"`` (theta = mu + sigma eps, one eps per weight and draw, used for every example),
             ``"independent"`` (a fresh eps per example), ``"local"`` (the distribution of ``independent``, drawn after
-            the matvec: y ~ N(mu_W a + mu_b, sigma_W^2 a^2 + sigma_b^2)) or ``"none"`` (the mean; eps and seed are ignored).
+            the matvec: y ~ N(mu_W a + mu_b, sigma_W^2 a^2 + sigma_b^2)) or ``"none"`` (the mean; eps and seed are
+            ignored).
         eps: standard normal numbers, ``(..., K, 1, P)`` for shared, ``(..., K, B, P)`` for independent,
             ``(..., K, B, d_out)`` for local; may be differentiated, as a and q.
-        seed: instead of eps: an int, or an int64 tensor with one seed per replicate; equal seeds give equal noise. (In a
-            CUDA graph: a tensor on the device, since an int is fixed at capture.)
-            Independent noise from a seed is computed as local, its distribution with d_in + 1 times fewer numbers.
+        seed: instead of eps: an int, or an int64 tensor with one seed per replicate; equal seeds give equal noise. (In
+            a CUDA graph: a tensor on the device, since an int is fixed at capture.) Independent noise from a seed is
+            computed as local, its distribution with d_in + 1 times fewer numbers.
         draws: K, where neither eps nor a nor q says it.
         stream: keeps apart layers or passes that share a seed.
         backend: ``"auto"``, ``"torch"`` or ``"reference"``.
@@ -123,19 +124,19 @@ def fdn_linear(
         z: hypernetwork hidden activations, ``(..., 1, B, h)`` or ``(..., B, h)`` (IC: the same for all draws), or
             ``(..., K, B, h)`` (LP).
         weight, bias: output layer of the hypernetwork, ``(..., 2P, h)`` and ``(..., 2P)``, in the order weight means,
-            weight rhos, bias means, bias rhos. Leading dimensions are replicates; those of all arguments broadcast, and a
-            and z may have more of them.
-        noise, draws, eps, seed, stream: as in :func:`gaussian_linear`. A sampled KL needs the weights: with it, independent
-            noise from a seed stays independent. Derivatives of eps are for problems of moderate size, outside of
-            Triton, compilation, function transforms and half types.
-        kl: ``"analytic"`` (closed form), ``"sampled"`` (log q - log p0 at the draw; needs shared or independent noise) or
-            ``"none"``.
+            weight rhos, bias means, bias rhos. Leading dimensions are replicates; those of all arguments broadcast, and
+            a and z may have more of them.
+        noise, draws, eps, seed, stream: as in :func:`gaussian_linear`. A sampled KL needs the weights: with it,
+            independent noise from a seed stays independent. Derivatives of eps are for problems of moderate size,
+            outside of Triton, compilation, function transforms and half types.
+        kl: ``"analytic"`` (closed form), ``"sampled"`` (log q - log p0 at the draw; needs shared or independent noise)
+            or ``"none"``.
         moments: with noise ``"none"``: the mean and the variance of y given a and z instead of a draw.
         floor: added to softplus(rho), a number of at least 0.
         prior_scale: standard deviation of the prior, sigma_0, a positive number.
         precision: of the Triton kernel's float32 matrix products: ``"tf32"``, ``"tf32x3"`` or ``"ieee"``.
-        backend: ``"auto"`` (Triton for float32 and bfloat16 on a GPU that runs it, else torch), ``"triton"``, ``"torch"`` or
-            ``"reference"``.
+        backend: ``"auto"`` (Triton for float32 and bfloat16 on a GPU that runs it, else torch), ``"triton"``,
+            ``"torch"`` or ``"reference"``.
 
     Returns:
         y ``(..., K, B, d_out)``, or the :class:`Moments` of y, and the KL summed over the layer's weights and biases,
@@ -221,7 +222,7 @@ def _registered(
     return y, variance, term
 
 
-# -- arguments -----------------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def _check_choices(noise: str, kl: str, precision: str, backend: str) -> None:
@@ -312,7 +313,13 @@ def _resolve_noise(
 
 
 def _broadcast_replicates(
-    lead: tuple[int, ...], a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None, seed: int | Tensor | None
+    lead: tuple[int, ...],
+    a: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: Tensor | None,
+    seed: int | Tensor | None,
 ) -> tuple[tuple[int, ...], Tensor, Tensor, Tensor, Tensor]:
     """The common replicate shape of all arguments, and the four inputs expanded to it; lead is the weight's."""
     shapes = [a.shape[:-3], z.shape[:-3], bias.shape[:-1]]
@@ -342,7 +349,7 @@ def _noise_of_seed(seed: int | Tensor, noise: str, draws: int, a: Tensor, d_out:
     )  # fmt: skip
 
 
-# -- backends ------------------------------------------------------------------------------------------------------------
+# -- backends ----------------------------------------------------------------------------------------------------------
 
 
 def _triton_obstacle(a: Tensor, h: int) -> str | None:
@@ -357,20 +364,31 @@ def _triton_obstacle(a: Tensor, h: int) -> str | None:
         interpreted = a.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
         return None if interpreted else f"the inputs are on the device {a.device.type!r}, and it needs a CUDA GPU"
     gpu = torch.cuda.get_device_properties(a.device)
-    return None if gpu.major in (8, 9) else f"it is compiled for compute capability 8 and 9, not {gpu.major}.{gpu.minor}"
+    return (
+        None if gpu.major in (8, 9) else f"it is compiled for compute capability 8 and 9, not {gpu.major}.{gpu.minor}"
+    )
 
 
 def _choose_backend(backend: str, a: Tensor, h: int) -> str:
     if backend == "auto":
         return "triton" if a.device.type == "cuda" and _triton_obstacle(a, h) is None else "torch"
     if backend == "triton" and (obstacle := _triton_obstacle(a, h)):
-        raise RuntimeError(f"fdn_linear: backend 'triton' cannot run here: {obstacle}; backend 'auto' uses torch instead")
+        raise RuntimeError(
+            f"fdn_linear: backend 'triton' cannot run here: {obstacle}; backend 'auto' uses torch instead"
+        )
     return backend
 
 
-def _is_direct(backend: str, a: Tensor, z: Tensor, weight: Tensor, noise: str, draws: int, lead: tuple[int, ...]) -> bool:
+def _is_direct(
+    backend: str, a: Tensor, z: Tensor, weight: Tensor, noise: str, draws: int, lead: tuple[int, ...]
+) -> bool:
     """Whether the problem is small and plain enough to be computed without the registered op."""
-    if torch.compiler.is_compiling() or backend == "triton" or a.dtype in _HALF or torch._C._are_functorch_transforms_active():
+    if (
+        torch.compiler.is_compiling()
+        or backend == "triton"
+        or a.dtype in _HALF
+        or torch._C._are_functorch_transforms_active()
+    ):
         return False
     if backend == "reference":
         return True
@@ -383,7 +401,7 @@ def _is_direct(backend: str, a: Tensor, z: Tensor, weight: Tensor, noise: str, d
     return math.prod(lead) * held * a.shape[-2] * weight.shape[-2] <= LARGE
 
 
-# -- the registered op ---------------------------------------------------------------------------------------------------
+# -- the registered op -------------------------------------------------------------------------------------------------
 
 _INPUTS = "Tensor a, Tensor z, Tensor weight, Tensor bias, Tensor? eps, Tensor? seed"
 _SETTINGS = "int draws, str noise, str kl, float floor, float prior_scale, int stream, str precision, str backend"
@@ -423,9 +441,9 @@ def _run(name: str, tensors: tuple[Any, ...], settings: tuple, *flags: bool) -> 
 def _linear(a, z, weight, bias, eps, seed, *settings):
     """The layer on canonical shapes, R replicates and K draws.
 
-    a ``(R, K or 1, B, d_in)``, z ``(R, K or 1, B, h)``, weight ``(R, 2P, h)``, bias ``(R, 2P)``, eps ``(R, K, 1 or B, n)``,
-    seed ``(R,)`` to y ``(R, K, B, d_out)``, variance (its shape for noise ``"moments"``, else ``(0,)``) and KL ``(R, k, B)``
-    (``(0,)`` for ``"none"``).
+    a ``(R, K or 1, B, d_in)``, z ``(R, K or 1, B, h)``, weight ``(R, 2P, h)``, bias ``(R, 2P)``, eps ``(R, K, 1 or B,
+    n)``, seed ``(R,)`` to y ``(R, K, B, d_out)``, variance (its shape for noise ``"moments"``, else ``(0,)``) and KL
+    ``(R, k, B)`` (``(0,)`` for ``"none"``).
     """
     y, variance, term = _run("linear", (a, z, weight, bias, eps, seed), settings)
     return y.to(a.dtype).contiguous(), variance.to(a.dtype).contiguous(), term.contiguous()

@@ -1,8 +1,8 @@
 r"""Noise from a seed: Philox4x32-10 in plain torch, and standard normals whose values depend on their place only.
 
-A number belongs to a parameter (or output), an example, a draw and a stream. That place is Philox's 128-bit counter, and the
-seed its key, so the number is the same whatever batch, tile or device it is computed in, and the backward draws the forward's
-noise again instead of storing it:
+A number belongs to a parameter (or output), an example, a draw and a stream. That place is Philox's 128-bit counter,
+and the seed its key, so the number is the same whatever batch, tile or device it is computed in, and the backward draws
+the forward's noise again instead of storing it:
 
 ======= ====================================================================================================
 word    holds
@@ -14,8 +14,9 @@ c2      k // 4, k being the Monte Carlo draw
 c3      stream: what keeps apart layers, or passes, that share a seed
 ======= ====================================================================================================
 
-The four words x0 .. x3 that come out belong to draws 4 (k // 4) + 0 .. 3. They are made uniform as in ``tl.rand``, and the
-pairs (x0, x1) and (x2, x3) normal: n0, n1 = r cos(2 pi u1), r sin(2 pi u1) with r = sqrt(-2 ln u0) (Box and Muller).
+The four words x0 .. x3 that come out belong to draws 4 (k // 4) + 0 .. 3. They are made uniform as in ``tl.rand``, and
+the pairs (x0, x1) and (x2, x3) normal: n0, n1 = r cos(2 pi u1), r sin(2 pi u1) with r = sqrt(-2 ln u0) (Box and
+Muller).
 
 Source: J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011).
 """
@@ -36,7 +37,9 @@ CHUNK = 1 << 14  # counters at once: their int64 words stay in cache
 Words = int | Tensor  # 32-bit words in int64
 
 
-def philox4x32(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox4x32(
+    counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Ten rounds of Philox4x32: four words for every counter, all int64 in [0, 2^32).
 
     Counter and key words broadcast; a word is expanded only from the round on in which it meets the others.
@@ -80,7 +83,8 @@ def standard_normal(
     Args:
         seed: an int, or an int64 tensor ``(...)`` with one seed per replicate.
         noise: ``"shared"``, ``"independent"`` or ``"local"``.
-        draws, examples: ranges of step 1. Draws are computed in groups of four: ask for whole groups where there are many.
+        draws, examples: ranges of step 1. Draws are computed in groups of four: ask for whole groups where there are
+            many.
         d_in, d_out, stream: give a number its place, see the table above.
         dtype: of the result; uniforms are float32, their transform float64.
         device: of the result; a tensor of seeds has its own.

@@ -146,7 +146,14 @@ def linear(
 
 
 def linear_backward(
-    grad_y: Tensor, grad_variance: Tensor, grad_kl: Tensor, a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, *settings
+    grad_y: Tensor,
+    grad_variance: Tensor,
+    grad_kl: Tensor,
+    a: Tensor,
+    z: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *settings,
 ) -> tuple[Tensor, ...]:
     """Gradients of :func:`linear`'s four inputs; the last two settings say whether those of a and z are wanted."""
     *settings, need_a, need_z = settings

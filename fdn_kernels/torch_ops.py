@@ -2,8 +2,8 @@
 
 Inside, a layer is laid out in *columns*, draws and examples last: parameters ``(R, P, k, B)``, inputs
 ``(R, d_in, k, B)``. Every elementwise pass is then contiguous, one number of ``eps`` scales a whole row, and sums over
-inputs or parameters run over rows. Training is one autograd function with its backward written out, in float64 on the CPU with
-the loops of :mod:`fdn_kernels.compiled`; passes without gradients, and the op's functions :func:`linear` and
+inputs or parameters run over rows. Training is one autograd function with its backward written out, in float64 on the
+CPU with the loops of :mod:`fdn_kernels.compiled`; passes without gradients, and the op's functions :func:`linear` and
 :func:`linear_backward`, run in blocks of draws and examples.
 """
 
@@ -175,10 +175,10 @@ def dropout_linear(
 ) -> Tensor:
     """weight (dropout of a) + bias: a (1 or K, B, d_in) to (K, B, d_out), a mask for each draw and example.
 
-    Only the units of an example that are not 0 are given masks, eight at a time: ``subsets(n)`` gives n numbers, uint8, whose bits
-    are set, each with probability ``rate``, where units are dropped. They are used example by example; for each, eight units after
-    eight, and for these draw by draw (if a has draws, first draw by draw). Where derivatives are asked for, the masks
-    are written out.
+    Only the units of an example that are not 0 are given masks, eight at a time: ``subsets(n)`` gives n numbers, uint8,
+    whose bits are set, each with probability ``rate``, where units are dropped. They are used example by example; for
+    each, eight units after eight, and for these draw by draw (if a has draws, first draw by draw). Where derivatives
+    are asked for, the masks are written out.
 
     Raises:
         ValueError: for shapes that do not fit, draws that are not a multiple of a's, or a rate outside [0, 1).
@@ -220,7 +220,9 @@ def _kept(live: Tensor, groups: Tensor, dropped: Tensor, draws: int) -> Tensor:
     draw = torch.arange(each, device=live.device)[:, None, None]
     if not len(dropped):  # nothing is alive, or there are no examples
         return live.expand(draws, -1, -1)
-    group = dropped[((ends - groups * each)[..., None] + rank // 8 * each + draw).clamp(max=len(dropped) - 1)]  # (K, B, d_in)
+    group = dropped[
+        ((ends - groups * each)[..., None] + rank // 8 * each + draw).clamp(max=len(dropped) - 1)
+    ]  # (K, B, d_in)
     return ((group >> (rank % 8)) & 1) == 0
 
 
@@ -312,8 +314,8 @@ def _gaussian(matrix: Tensor, z1: Tensor, batch: int, p: int, floor: float) -> t
 
     In float64 on the CPU this takes fewer transcendental functions: sigma = floor + log u with u = 1 + exp(rho), whose
     rounding is nothing beside a floor of 1e-3, and one logarithm of a product of up to 64 sigmas, which is at least
-    1e-192. Whatever overflows, and any NaN, makes the sum infinite or NaN: then, and for other types, the plain formulas
-    are used and the sum is None. Otherwise u is returned in place of rho.
+    1e-192. Whatever overflows, and any NaN, makes the sum infinite or NaN: then, and for other types, the plain
+    formulas are used and the sum is None. Otherwise u is returned in place of rho.
     """
     out = _hypernet(matrix, z1, batch)
     rho = out.narrow(1, out.shape[1] - p, p)
@@ -453,7 +455,9 @@ class _CompiledLinear(torch.autograd.Function):
         _call(numba_ops.sample_with_kl, f"{_SAMPLED} ROKB RKB", gaussian, scale, a, eps, prior_scale, y, kl, **sizes)
         if not math.isfinite(kl.sum().item()):  # out of the range of exp or of the product of sigmas, or NaN
             scale = F.softplus(_hypernet(matrix[:, p:], z1, batch)).add_(floor)
-            _call(numba_ops.sample_with_kl, f"{_SAMPLED} ROKB RKB", gaussian, scale, a, eps, prior_scale, y, kl, **sizes)
+            _call(
+                numba_ops.sample_with_kl, f"{_SAMPLED} ROKB RKB", gaussian, scale, a, eps, prior_scale, y, kl, **sizes
+            )
             kl = _gaussian_kl(gaussian.narrow(1, 0, p), scale, None, prior_scale)
         ctx.save_for_backward(a, z1, matrix, gaussian, scale, eps)
         ctx.prior_scale = prior_scale
@@ -502,7 +506,10 @@ def _call(loop, layout: str, *arguments, **sizes: int) -> None:
 
 
 def _is_written_out(noise: str, kl: str, z_draws: int, draws: int) -> bool:
-    """Whether :class:`_FDNLinear` computes it: not local noise whose draws share weights, where autograd's GEMMs are better."""
+    """Whether :class:`_FDNLinear` computes it.
+
+    Not local noise whose draws share weights, where autograd's GEMMs are better.
+    """
     return kl == "analytic" and (noise in ("shared", "independent") or noise == "local" and z_draws == draws)
 
 
@@ -579,14 +586,18 @@ def fdn_linear(
 ) -> tuple[Tensor, Tensor | None]:
     """As :func:`fdn_kernels.reference.fdn_linear`."""
     training = torch.is_grad_enabled()
-    in_loops = noise == "shared" and _is_compiled(a, z, weight, bias, eps, floor=floor) and (
-        kl == "analytic" and a.shape[-3] == z.shape[-3] == eps.shape[-3] if training else kl == "none"
+    in_loops = (
+        noise == "shared"
+        and _is_compiled(a, z, weight, bias, eps, floor=floor)
+        and (kl == "analytic" and a.shape[-3] == z.shape[-3] == eps.shape[-3] if training else kl == "none")
     )
     written_out = _is_written_out(noise, kl, z.shape[-3], eps.shape[-3] if eps is not None else 1)
     if training and (not in_loops and not written_out or eps is not None and eps.requires_grad):
         return reference.fdn_linear(a, z, weight, bias, noise, eps, kl, floor, prior_scale)
     no_weights, rows = noise in ("local", "none"), a.shape[-3] > 1 < a.shape[-1] and a.stride(-1) == 1
-    if not training and not in_loops and z.shape[-3] == 1 and (no_weights or rows and kl != "sampled"):  # to columns would cost more
+    if (
+        not training and not in_loops and z.shape[-3] == 1 and (no_weights or rows and kl != "sampled")
+    ):  # to columns would cost more
         q = reference.hypernet_gaussian(z, weight, bias, a.shape[-1], floor)
         if no_weights:
             y = gaussian_linear(a, q, noise, eps)
@@ -657,7 +668,10 @@ def linear(
     prior_scale: float,
     stream: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`fdn_kernels.reference.linear`; memory beyond inputs and outputs does not grow with draws or examples."""
+    """As :func:`fdn_kernels.reference.linear`.
+
+    Memory beyond inputs and outputs does not grow with draws or examples.
+    """
     (r, _, batch, d_in), z_draws = a.shape, z.shape[1]
     y = a.new_empty(r, draws, batch, weight.shape[1] // (2 * (d_in + 1)))
     variance = torch.empty_like(y) if noise == "moments" else y.new_empty(0)

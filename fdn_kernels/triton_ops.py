@@ -24,7 +24,19 @@ PROGRAMS = 528  # wanted at once: four for each of an H100's 132 multiprocessors
 SCRATCH = 1 << 23  # elements of intermediate results alive at once in the backward (32 MiB)
 
 STRIDES = ("a_r", "a_k", "z_r", "z_k", "w_r", "c_r", "e_r", "e_k", "e_b", "v_r", "v_k", "g_r", "g_k")
-SIZES = ("draws", "examples", "d_in", "d_out", "k_first", "k_last", "b_first", "b_last", "kl_draws", "noise_stream", "h")
+SIZES = (
+    "draws",
+    "examples",
+    "d_in",
+    "d_out",
+    "k_first",
+    "k_last",
+    "b_first",
+    "b_last",
+    "kl_draws",
+    "noise_stream",
+    "h",
+)
 
 
 def _kernel(function):
@@ -35,12 +47,15 @@ def _kernel(function):
     return triton.jit(function, do_not_specialize=sizes, do_not_specialize_on_alignment=runtime)
 
 
-# -- noise: fdn_kernels.philox, number by number -------------------------------------------------------------------------
+# -- noise: fdn_kernels.philox, number by number -----------------------------------------------------------------------
 
 
 @triton.jit
 def _normal_pair(x, y):
-    """Two standard normals from two random words: Box and Muller, with sine and cosine by quadrant and Taylor series."""
+    """Two standard normals from two random words.
+
+    Box and Muller, with sine and cosine by quadrant and Taylor series.
+    """
     u = tl.maximum(tl.uint_to_uniform_float(x), 1e-7)
     radius = tl.sqrt(-2.0 * tl.log(u))
     quarters = 4.0 * tl.uint_to_uniform_float(y)
@@ -58,7 +73,10 @@ def _normal_pair(x, y):
 
 @triton.jit
 def _normals(seed, index, example, k0, stream, BK: tl.constexpr):
-    """Noise of draws k0 .. k0 + BK: counters (X, 1, Y) give (X, BK, Y); BK is 1 or a multiple of 4, then k0 is one too."""
+    """Noise of draws k0 .. k0 + BK: counters (X, 1, Y) give (X, BK, Y).
+
+    BK is 1 or a multiple of 4, then k0 is one too.
+    """
     if BK == 1:
         group = (index.to(tl.int32) * 0 + k0 // 4).to(tl.uint32)  # (X, 1, Y)
         x0, x1, x2, x3 = tl.philox(seed, index, example, group, stream)
@@ -76,12 +94,15 @@ def _normals(seed, index, example, k0, stream, BK: tl.constexpr):
         return tl.reshape(n, (n0.shape[0], BK, n0.shape[2]))
 
 
-# -- a tile of weights ---------------------------------------------------------------------------------------------------
+# -- a tile of weights -------------------------------------------------------------------------------------------------
 
 
 @triton.jit
 def _weight_rows(o0, i0, d_in, d_out, BO: tl.constexpr, BI: tl.constexpr):
-    """Rows of the means and of the rhos in the hypernetwork's output, index of the parameter, and which exist: (N,) each."""
+    """Rows of the means and of the rhos in the hypernetwork's output, index of the parameter, and which exist.
+
+    (N,) each.
+    """
     n = tl.arange(0, BO * BI)
     o, i = o0 + n // BI, i0 + n % BI
     is_weight = i < d_in
@@ -103,7 +124,10 @@ def _columns(source, rows, exists, j0, h):
 
 @triton.jit
 def _affine(z, b_exists, weight, bias, rows, exists, h, PRECISION: tl.constexpr, BB: tl.constexpr):
-    """Outputs ``rows`` of the hypernetwork for a tile of examples, (BB, N); 16 hidden units at a time save registers."""
+    """Outputs ``rows`` of the hypernetwork for a tile of examples, (BB, N).
+
+    16 hidden units at a time save registers.
+    """
     c = tl.load(bias + rows, mask=exists, other=0.0).to(tl.float32)
     out = tl.zeros((BB, rows.shape[0]), tl.float32) + c[None, :]
     for j0 in range(0, h, 16):  # h known at run time only: an unrolled loop spills registers
@@ -189,7 +213,7 @@ def _output_noise(eps, seed, k0, b, o, e_k, e_b, stream, draws, examples, d_out,
     return _normals(seed, counter, example, k0, stream, BK)
 
 
-# -- forward -------------------------------------------------------------------------------------------------------------
+# -- forward -----------------------------------------------------------------------------------------------------------
 
 
 @_kernel
@@ -235,7 +259,9 @@ def _forward_kernel(
                 scale, _ = _softplus(rho, FAST)
                 scale += floor  # (BB, N)
             if NOISE == "shared" or NOISE == "independent":
-                noise = _weight_noise(eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK)
+                noise = _weight_noise(
+                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
+                )
                 theta = mean[:, None, :] + scale[:, None, :] * noise  # (BB, BK, N)
                 mean_sum += tl.sum(tl.reshape(theta, (BB, BK, BO, BI)) * inputs[:, :, None, :], axis=3)
             elif LP:
@@ -282,7 +308,7 @@ def _forward_kernel(
             tl.store(kl + k_in[None, :] * examples + tl.arange(0, BB)[:, None], kl_sum, mask=mask)
 
 
-# -- backward ------------------------------------------------------------------------------------------------------------
+# -- backward ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -362,7 +388,9 @@ def _inputs_kernel(
             if SAMPLED:
                 scale, _ = _softplus(_affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST)
                 scale += floor
-                noise = _weight_noise(eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK)
+                noise = _weight_noise(
+                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
+                )
                 theta = tl.reshape(mean[:, None, :] + scale[:, None, :] * noise, (BB, BK, BO, BI))
                 mean_part += tl.sum(theta * y_gradient[:, :, :, None], axis=2)
             else:
@@ -419,14 +447,26 @@ def _conditioning_kernel(
         for o0 in range(0, d_out, BO):
             mean_row, rho_row, index, exists = _weight_rows(o0, i0, d_in, d_out, BO, BI)
             y_gradient, variance_gradient = _load_gradients(
-                grad_y, grad_variance, examples * d_out, v_k, k_exists, b_exists, o0 + tl.arange(0, BO), d_out, NOISE, BB, BK
+                grad_y,
+                grad_variance,
+                examples * d_out,
+                v_k,
+                k_exists,
+                b_exists,
+                o0 + tl.arange(0, BO),
+                d_out,
+                NOISE,
+                BB,
+                BK,
             )  # (BB, BK, BO)
             if KL != "none":
                 mean = _affine(z, b_exists, weight, bias, mean_row, exists, h, PRECISION, BB)  # (BB, N)
             if SAMPLED:
                 scale, slope = _softplus(_affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST)
                 scale += floor
-                noise = _weight_noise(eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK)
+                noise = _weight_noise(
+                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
+                )
                 theta = noise
                 if KL == "sampled":
                     theta = mean[:, None, :] + scale[:, None, :] * noise  # (BB, BK, N)
@@ -440,7 +480,9 @@ def _conditioning_kernel(
             total = tl.dot(grad_mean, _columns(weight, mean_row, exists, j0, h), total, input_precision=PRECISION)
             if NOISE != "none" or KL != "none":
                 if not SAMPLED:
-                    scale, slope = _softplus(_affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST)
+                    scale, slope = _softplus(
+                        _affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST
+                    )
                     scale += floor
                     grad_scale = tl.zeros((BB, N), tl.float32)
                     if NOISE != "none":
@@ -512,7 +554,9 @@ def _weights_kernel(
         kl_total = tl.zeros((BB, 1), tl.float32)
         for k0 in range(k_start, k_stop, BK):
             k_exists, first_k = k0 + tl.arange(0, BK) < k_last, k0 + 0 * r  # 64 bits
-            inputs = _load_inputs(a + first_k * a_k + first_b * d_in, a_k, k_exists, b_exists, i, d_in, BB, BK)  # (BB, BK, BI)
+            inputs = _load_inputs(
+                a + first_k * a_k + first_b * d_in, a_k, k_exists, b_exists, i, d_in, BB, BK
+            )  # (BB, BK, BI)
             y_gradient, variance_gradient = _load_gradients(
                 grad_y + ((r * draws + first_k) * examples + first_b) * d_out,
                 grad_variance + r * v_r + (first_k - k_first) * v_k + (first_b - b_first) * d_out,
@@ -524,7 +568,9 @@ def _weights_kernel(
                 kl_gradient = _load_kl_gradient(first, k0, examples, kl_draws, k_exists, b_exists, BB, BK)
                 kl_total += tl.sum(kl_gradient, axis=1)[:, None]
             if SAMPLED and (PART == "rho" or KL == "sampled"):
-                noise = _weight_noise(eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK)
+                noise = _weight_noise(
+                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
+                )
                 theta = noise
                 if KL == "sampled":
                     theta = mean[:, None, :] + scale[:, None, :] * noise  # (BB, BK, N)
@@ -557,7 +603,7 @@ def _weights_kernel(
     tl.store(at, tl.load(at, mask=mask, other=0.0) + c_sum, mask=mask)
 
 
-# -- launchers -----------------------------------------------------------------------------------------------------------
+# -- launchers ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -570,7 +616,11 @@ class Tile:
     BI: int  # inputs
 
 
-OPTIONS = {"num_warps": 8, "num_stages": 1, "maxnreg": 255}  # with a limit of 255 ptxas does not spill to stay below 128
+OPTIONS = {
+    "num_warps": 8,
+    "num_stages": 1,
+    "maxnreg": 255,
+}  # with a limit of 255 ptxas does not spill to stay below 128
 # (kernel, form) -> tile; a form is the conditioning and whether weights are sampled
 TILES = {
     ("forward", "IC local"): Tile(8, 16, 8, 16),
@@ -595,7 +645,10 @@ KERNELS = {"forward": _forward_kernel, "inputs": _inputs_kernel, "conditioning":
 
 
 def form(noise: str, per_draw: bool) -> str:
-    """Which kind of tile a call needs: ``"IC"`` or ``"LP"``, ``"local"`` (also the mean and the moments) or ``"sampled"``."""
+    """Which kind of tile a call needs.
+
+    ``"IC"`` or ``"LP"``, ``"local"`` (also the mean and the moments) or ``"sampled"``.
+    """
     return f"{'LP' if per_draw else 'IC'} {'sampled' if noise in ('shared', 'independent') else 'local'}"
 
 
@@ -690,7 +743,10 @@ def linear_backward(
     eps: Tensor | None, seed: Tensor | None, draws: int, noise: str, kl: str, floor: float, prior_scale: float, stream: int,
     precision: str, need_a: bool, need_z: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The op ``fdn::linear_backward`` on canonical shapes: chunks of draws and examples whose scratch fits ``SCRATCH``."""
+    """The op ``fdn::linear_backward`` on canonical shapes.
+
+    Chunks of draws and examples whose scratch fits ``SCRATCH``.
+    """
     call = _Call(a, z, weight, bias, eps, seed, draws, noise, kl, floor, prior_scale, stream, precision)
     R, B, d_in, d_out, h = call.replicates, call.examples, call.d_in, call.d_out, call.h
     grad_y, grad_variance, grad_kl = grad_y.contiguous(), grad_variance.contiguous(), grad_kl.contiguous().float()
@@ -720,7 +776,9 @@ def linear_backward(
                 part = torch.empty((R, n_k, n_b, d_in), **single) if shared_a else grad_a[:, k_first:, b_first:]
                 programs = triton.cdiv(n_k, inputs.BK) * triton.cdiv(n_b, inputs.BB)
                 splits = call.splits(programs, triton.cdiv(d_in, inputs.BI))
-                call.launch("inputs", programs, splits, chunk, **gradients, grad_a=part, g_r=part.stride(0), g_k=part.stride(1))
+                call.launch(
+                    "inputs", programs, splits, chunk, **gradients, grad_a=part, g_r=part.stride(0), g_k=part.stride(1)
+                )
                 if shared_a:
                     grad_a[:, 0, b_first:b_last] += part.sum(1)
             if need_z:
@@ -749,7 +807,10 @@ def linear_backward(
 
 
 def _chunks(draws: int, examples: int, pairs: int) -> list[tuple[int, int, int, int]]:
-    """Rectangles (k_first, k_last, b_first, b_last) of at most ``pairs`` draws times examples; all draws where 64 examples fit."""
+    """Rectangles (k_first, k_last, b_first, b_last) of at most ``pairs`` draws times examples.
+
+    All draws where 64 examples fit.
+    """
     if draws * examples <= pairs:
         return [(0, draws, 0, examples)]
     b_step = max(64, pairs // draws // 64 * 64)

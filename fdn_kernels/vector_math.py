@@ -11,7 +11,10 @@ import numpy as np
 
 from fdn_kernels.compiling import EXACT, INNER, njit
 
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # ln 2 in two parts, the first with 20 zeros at its end
+_LN2_HIGH, _LN2_LOW = (
+    6.93147180369123816490e-01,
+    1.90821492927058770002e-10,
+)  # ln 2 in two parts, the first with 20 zeros at its end
 
 
 _ROUND = 1.5 * 2.0**52  # added to a number, it leaves the nearest integer in the last bits
@@ -75,7 +78,11 @@ _COS = (
     -1.1352123206932069e-11, 2.0875555145727978e-09, -2.755731286569692e-07, 2.480158728289947e-05, -1.3888888888858961e-03,
     4.166666666666643e-02, -0.5, 1.0,
 )  # fmt: skip
-_FRACTION, _ONE, _SQRT_HALF = np.int64((1 << 52) - 1), np.int64(0x3FF0000000000000), np.int64(0x3FE6A09E667F3BCD)  # bits of float64
+_FRACTION, _ONE, _SQRT_HALF = (
+    np.int64((1 << 52) - 1),
+    np.int64(0x3FF0000000000000),
+    np.int64(0x3FE6A09E667F3BCD),
+)  # bits of float64
 
 
 @njit(forceinline=True, **EXACT)
@@ -93,7 +100,10 @@ def log(x):
 
 @njit(**EXACT)
 def normal(words, out):
-    """Standard normal numbers from as many (an even number of) 64-bit words: Box and Muller's transform, 53 bits each."""
+    """Standard normal numbers from as many (an even number of) 64-bit words.
+
+    Box and Muller's transform, 53 bits each.
+    """
     n = out.size // 2
     for i in range(n):
         radius = math.sqrt(-2 * log((np.int64(words[i] >> np.uint64(11)) + 1) * 2.0**-53))
@@ -114,7 +124,10 @@ def normal(words, out):
 
 @njit(**EXACT)
 def alias(words, table, out):
-    """Draws from 256 outcomes by Walker's method, from 32-bit words: 8 bits choose a column, 24 one of its two outcomes."""
+    """Draws from 256 outcomes by Walker's method, from 32-bit words.
+
+    8 bits choose a column, 24 one of its two outcomes.
+    """
     for i in range(out.size):
         column = words[i] & np.uint32(255)
         entry = table[column]

@@ -123,6 +123,7 @@ figures.layer_diagram()
 # %% [markdown]
 # The equations, typed in. Tensors are `(K, B, ·)`: draws, examples, features.
 
+
 # %%
 class Layer(nn.Module):
     """One FDN layer, straight from section 3.2."""
@@ -149,6 +150,7 @@ class Layer(nn.Module):
 # $K\times B\times P$ tensor. **Check:** outputs, KL and every gradient agree with the equations, with one
 # $\epsilon$ per example (`independent`) and with one $\epsilon$ for the whole minibatch (`shared`).
 
+
 # %%
 def value_and_gradients(f, leaves):
     """Outputs of f and the gradients of a fixed functional of them."""
@@ -166,7 +168,7 @@ for noise, b in (("independent", B), ("shared", 1)):
     eps = normal(K, b, d_out * (d_in + 1))  # weights first, then biases
     ours = value_and_gradients(lambda: layer(a, a, *eps.split([d_out * d_in, d_out], -1)), leaves)
     for backend in ("reference", "torch"):
-        options = dict(noise=noise, eps=eps, backend=backend)
+        options = {"noise": noise, "eps": eps, "backend": backend}
         op = lambda: fdn_linear(a, V(a).relu(), U.weight, U.bias, **options)
         same = agree(*zip(value_and_gradients(op, leaves), ours))
         print(f"{noise:12} {backend:10} y, KL and {len(leaves)} gradients agree: {same}")
@@ -199,6 +201,7 @@ show(posteriors.FDNLinear)
 # balance of the two would depend on $K$; and line 18 divides a minibatch's sum by the size $N$ of the data
 # set. We read both as averages, over draws and over the minibatch, as Appendix B says in words ("averages
 # over the minibatch", "averaged over this upstream randomness").
+
 
 # %%
 def algorithm_1(network, x, y, eps, beta, variance, variant):
@@ -283,7 +286,7 @@ for variant in ("IC", "LP"):
 n, s0 = 200_000, 1.7
 z = normal(1, 1, h).relu()  # one example
 a = normal(1, 1, d_in)
-op = dict(weight=U.weight.detach(), bias=U.bias.detach(), prior_scale=s0, noise="shared")
+op = {"weight": U.weight.detach(), "bias": U.bias.detach(), "prior_scale": s0, "noise": "shared"}
 q = hypernet_gaussian(z, op["weight"], op["bias"], d_in, 1e-3)
 exact = kl_divergence(Normal(*q), Normal(0.0, s0)).sum(-1)  # (1, 1)
 _, closed = fdn_linear(a, z, eps=normal(1, 1, q.mean.shape[-1]), kl="analytic", **op)
@@ -360,9 +363,7 @@ q = hypernet_gaussian(layer.hypernet.hidden_activation(x0[None]), out.weight, ou
 mu, sigma = (t.detach().flatten() for t in q)  # (2,): weight, bias
 
 evidence = Normal(0.0, (s2 + phi @ phi).sqrt()).log_prob(y0)
-posterior = MultivariateNormal(
-    phi * y0 / (s2 + phi @ phi), precision_matrix=torch.eye(2) + torch.outer(phi, phi) / s2
-)
+posterior = MultivariateNormal(phi * y0 / (s2 + phi @ phi), precision_matrix=torch.eye(2) + torch.outer(phi, phi) / s2)
 data_term = Normal(phi @ mu, s2**0.5).log_prob(y0) - (phi**2 @ sigma**2) / (2 * s2)  # exact E_q log p
 elbo = data_term - kl_divergence(Normal(mu, sigma), Normal(0.0, 1.0)).sum()
 gap = kl_divergence(MultivariateNormal(mu, torch.diag(sigma**2)), posterior)
@@ -467,6 +468,7 @@ assert ratio > 10
 # **Check.** Give LP-FDNet's means to a HyperNet, remove the floor and send $\rho\to-\infty$. The draws
 # approach HyperNet's output at the rate of $\sigma$ and reach it at $\rho=-\infty$.
 
+
 # %%
 def with_constant_rho(layer, rho):
     """The FDN layer with a constant rho, and the deterministic hypernetwork of its means."""
@@ -510,7 +512,7 @@ assert agree((draws, limit.expand_as(draws)))
 d_in, d_out, B, K = 3, 2, 6, 4
 a = normal(1, B, d_in)
 eps = normal(K, 1, d_out * (d_in + 1))
-settings = dict(scale="softplus", floor=1e-3, prior_scale=1.0)
+settings = {"scale": "softplus", "floor": 1e-3, "prior_scale": 1.0}
 
 bayes = posteriors.GaussianLinear(d_in, d_out, **settings)
 fdn = posteriors.FDNLinear(d_in, d_out, 5, "previous", d_in, floor=1e-3, prior_scale=1.0)

@@ -115,6 +115,7 @@ for name in data.TOY:
 # % train, 20 % validate, 20 % test, plus all rows outside. ID validation and ID test are thus exchangeable
 # with the training rows. Ten rows by hand:
 
+
 # %%
 def band_split(z, seed=0):
     """Train, validation, ID test and OOD rows of a feature-band split."""
@@ -414,6 +415,7 @@ for hidden in (64, 33):
 # The table's 64 hidden units contradict its own $P=1000$; the runs had 33. And on the UCI sets the published
 # runs kept the toy widths, so their counts are not near 1000 but 1.8 to 3.3 times that. `as_written` solves
 # for the hidden width instead (and lowers the hypernetwork's width where no hidden width is within 5 %).
+
 
 # %%
 def counts(protocol):

@@ -272,6 +272,7 @@ print("correlation of two examples: independent, local 0; shared", [round(float(
 #
 # **Check:** the formulas against autograd of the equations, in float64.
 
+
 # %%
 def backward_by_hand(g, g_kl, a, z, U, c, eps, noise, floor=1e-3, s0=1.0):
     """da, dz, dU and dc of one layer; a (K, B, d_in), z (k, B, h), g (K, B, d_out), g_kl (k, B)."""
@@ -381,7 +382,9 @@ for noise in ("shared", "local"):
             given = fdn_linear(*layer, eps=eps, backend=backend, **options)[0]
             four = fdn_linear(*layer, seed=seed, draws=4, backend=backend, **options)[0]
         checks = agree((seeded, given)), agree((seeded[:4], four))
-        print(f"{noise:6} {backend:9} seed = its noise tensor: {checks[0]}; draws 0..3 of 100 = those of 4: {checks[1]}")
+        print(
+            f"{noise:6} {backend:9} seed = its noise tensor: {checks[0]}; draws 0..3 of 100 = those of 4: {checks[1]}"
+        )
         assert all(checks)
 
 # %% [markdown]
@@ -426,7 +429,9 @@ if not has_triton:
     print("not run: the package triton is not installed (it exists for Linux only)")
 elif interpret:
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, encoding="utf-8", check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, encoding="utf-8", check=True
+    )
     errors = pd.DataFrame(json.loads(run.stdout), index=["y", "KL", "da", "dz", "dU", "dc"]).T
     print("largest error below 1e-5 of the largest entry")
     print((errors < 1e-5).to_string())

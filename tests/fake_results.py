@@ -12,7 +12,8 @@ import pandas as pd
 from fdn import data, metrics
 from fdn.runs import results
 
-NASTY = "we{i}rd {{name}} [a] %s 'q' \"d\" $X ~ #1 ü"  # the name of a folder, and a template, a pattern and a quotation to others
+# The name of a folder, and a template, a pattern and a quotation to others
+NASTY = "we{i}rd {{name}} [a] %s 'q' \"d\" $X ~ #1 ü"
 SIDECAR = {"seconds": {"total": 1.23456}, "environment": {"python": "3.11", "argv": ["fdn", "/some/folder"]}}
 
 

@@ -1,9 +1,9 @@
 """Whether this working tree still computes the numbers of another commit, and those that are committed: ``make same-numbers``.
 
-The guard of every restructuring. Both trees are driven through their command lines on this machine, with their compiled loops
-found, not compiled (the process that compiles a loop may round differently), and every file of results is compared: byte by byte,
-and where bytes differ value by value, for a format may change while the numbers stay. The committed results come from another
-processor: there kept epochs must be equal, and numbers to 1e-9.
+The guard of every restructuring. Both trees are driven through their command lines on this machine, with their compiled
+loops found, not compiled (the process that compiles a loop may round differently), and every file of results is
+compared: byte by byte, and where bytes differ value by value, for a format may change while the numbers stay. The
+committed results come from another processor: there kept epochs must be equal, and numbers to 1e-9.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ import pandas as pd
 import platformdirs
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = platformdirs.user_cache_path("fdn-same-numbers")  # the other commit's tree, and the compiled loops of the last trees
+CACHE = platformdirs.user_cache_path(
+    "fdn-same-numbers"
+)  # the other commit's tree, and the compiled loops of the last trees
 UCI_FILES = {"airfoil": "airfoil_self_noise.dat", "ccpp": "Folds5x2_pp.xlsx", "energy": "ENB2012_data.xlsx"}
 TOY = ("step", "sine", "quad")
 MODELS = "TrainingMean,MLPNet,HyperNet,MLPDropoutNet,DeepEnsembleNet,BayesNet,GaussHyperNet,IC-FDNet,LP-FDNet"
@@ -40,7 +42,11 @@ EXCEPTIONS: dict[str, str] = {}  # "protocol dataset model" of committed cells t
 
 def read(path: Path) -> pd.DataFrame:
     """The columns of a file of results; a JSON file is one row."""
-    return pd.read_parquet(path) if path.suffix == ".parquet" else pd.json_normalize(json.loads(path.read_text(encoding="utf-8")))
+    return (
+        pd.read_parquet(path)
+        if path.suffix == ".parquet"
+        else pd.json_normalize(json.loads(path.read_text(encoding="utf-8")))
+    )
 
 
 def differences(expected: pd.DataFrame, found: pd.DataFrame, scale: pd.Series | None = None) -> dict[str, float]:
@@ -61,7 +67,10 @@ def differences(expected: pd.DataFrame, found: pd.DataFrame, scale: pd.Series | 
 
 
 def compare_folders(expected: Path, found: Path) -> tuple[Counter, dict[str, dict[str, float]]]:
-    """How many files of two results folders are equal, by kind of equality; and of each "protocol dataset model" what differs."""
+    """How many files of two results folders are equal, by kind of equality.
+
+    And of each "protocol dataset model" what differs.
+    """
     files = [{p.relative_to(f) for p in f.rglob("*.*") if p.is_file()} for f in (expected, found)]
     equal, differing = Counter(), defaultdict(dict)
     for path in sorted(path for path in files[0] | files[1] if path.parts[0] not in ("sidecar", "fits")):
@@ -83,7 +92,8 @@ def compare_folders(expected: Path, found: Path) -> tuple[Counter, dict[str, dic
 def compare_committed(out: Path) -> tuple[int, float, dict[str, dict[str, float]]]:
     """The number of freshly trained cells, the largest difference within the tolerance, and what differs by more.
 
-    A metric near 0 is judged by its usual size: the median of its committed values for the same protocol, data set and model.
+    A metric near 0 is judged by its usual size: the median of its committed values for the same protocol, data set and
+    model.
     """
     key, computed = ["protocol", "dataset", "model"], pd.read_parquet(out / "metrics.parquet")
     n, worst, differing = 0, 0.0, {}
@@ -97,7 +107,10 @@ def compare_committed(out: Path) -> tuple[int, float, dict[str, dict[str, float]
             sizes = differences(expected, found, rows.select_dtypes("float").abs().median().fillna(0.0))
             points = Path("points", protocol, dataset, model, f"{seed}.parquet")
             if (folder / points).exists():
-                sizes |= {f"points.{name}": size for name, size in differences(read(folder / points), read(out / points)).items()}
+                sizes |= {
+                    f"points.{name}": size
+                    for name, size in differences(read(folder / points), read(out / points)).items()
+                }
             n, worst = n + 1, max([worst, *(size for size in sizes.values() if size <= TOLERANCE)])
             if more := {name: size for name, size in sizes.items() if size > TOLERANCE}:
                 differing[f"{protocol} {dataset} {model}"] = more
@@ -113,7 +126,8 @@ class Tree:
         digest = hashlib.sha256()
         for path in sorted(p for top in ("lib", "fdn_kernels") for p in (root / top).rglob("*.py")):
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-        # One cache for each state of the sources: Numba looks at a loop's own file, not at those of the loops it is made of.
+        # One cache for each state of the sources: Numba looks at a loop's own file, not at those of the loops it is
+        # made of.
         self.cache = CACHE / "numba" / digest.hexdigest()[:16]
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, (source, root)))), "NUMBA_CACHE_DIR": str(self.cache),
@@ -124,9 +138,13 @@ class Tree:
             raise SystemExit(f"make same-numbers: {self.package} is imported from {place}, not from {root}")
 
     def _python(self, *arguments: str) -> str:
-        done = subprocess.run([sys.executable, *arguments], cwd=self.root, env=self.environment, capture_output=True, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=self.root, env=self.environment, capture_output=True, encoding="utf-8"
+        )
         if done.returncode:
-            raise SystemExit(f"make same-numbers: in {self.root} this failed: {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+            raise SystemExit(
+                f"make same-numbers: in {self.root} this failed: {' '.join(arguments)}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def run(self, settings: Sequence[Sequence[str]], out: Path) -> None:
@@ -142,7 +160,9 @@ class Tree:
             if compiled and self._compiled() == compiled:
                 self._python("-m", self.package, "collect", "--out", str(out))
                 return
-        raise SystemExit(f"make same-numbers: {self.root} compiles its loops anew in every process, so its numbers cannot be compared")
+        raise SystemExit(
+            f"make same-numbers: {self.root} compiles its loops anew in every process, so its numbers cannot be compared"
+        )
 
     def _compiled(self) -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in self.cache.rglob("*.nb?")}
@@ -162,7 +182,9 @@ def checkout(reference: str) -> Iterator[tuple[Path, str]]:
 
     commit = git("rev-parse", "--short", "--verify", f"{reference}^{{commit}}")
     if commit.returncode:
-        raise SystemExit(f"make same-numbers: REF is {reference!r}, expected a commit of this repository: {commit.stderr.strip()}")
+        raise SystemExit(
+            f"make same-numbers: REF is {reference!r}, expected a commit of this repository: {commit.stderr.strip()}"
+        )
     place = CACHE / "reference"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w", encoding="utf-8") as lock:
@@ -204,7 +226,9 @@ def main() -> int:
     if absent := [name for name in UCI_FILES if name not in uci]:
         print(f"Left out, for want of their files in {data_folder()}: {', '.join(absent)}")
     groups = [group for group in (uci, [*TOY, "diabetes"]) if group]  # the slowest first
-    settings = [("--protocol", p, "--dataset", ",".join(group), *SHORT) for p in ("as_written", "published") for group in groups]
+    settings = [
+        ("--protocol", p, "--dataset", ",".join(group), *SHORT) for p in ("as_written", "published") for group in groups
+    ]
     changed = ("objective=iwae", "train_draws=3"), ("dtype=float32",)  # what the two protocols' own steps leave out
     settings += [("--dataset", "step", *SHORT, *(f"--set={change}" for change in changes)) for changes in changed]
     with tempfile.TemporaryDirectory(prefix="same-numbers-") as folder, checkout(reference) as (place, commit):

@@ -62,7 +62,9 @@ def tab(browser):
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.set_default_timeout(120_000)  # milliseconds; the machine may be busy
     page.troubles = []
-    page.on("console", lambda message: page.troubles.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console", lambda message: page.troubles.append(message.text) if message.type in ("error", "warning") else None
+    )
     page.on("pageerror", lambda error: page.troubles.append(str(error)))
     page.on("requestfailed", lambda request: page.troubles.append(f"failed: {request.url}"))
     page.on("response", lambda it: page.troubles.append(f"{it.status}: {it.url}") if it.status >= 400 else None)
@@ -87,13 +89,17 @@ def test_the_site_is_complete():
     assert {f"results/{name}.html" for name in published.DATASETS} <= set(NAMES)
     assert {f"notebooks/{path.stem}.html" for path in paths.NOTEBOOKS.glob("*.ipynb")} <= set(NAMES)
     assert {f"api/{module}.html" for module in pages.modules()} <= set(NAMES)
-    assert {"index.html", "comparison.html", "provenance.html", "data/differences/README.html", "search.html"} <= set(NAMES)
+    assert {"index.html", "comparison.html", "provenance.html", "data/differences/README.html", "search.html"} <= set(
+        NAMES
+    )
 
 
 DULL_TABLES = """[...document.querySelectorAll('article table')].filter(t => t.tHead && t.tBodies[0].rows.length > 1
     && t.querySelectorAll('thead tr:last-child th button').length !== t.tHead.rows[t.tHead.rows.length - 1].cells.length)
     .map(t => t.outerHTML.slice(0, 200))"""
-UNSCOPED = "[...document.querySelectorAll('article thead th:not([scope])')].filter(h => !h.closest('.dataframe')).length"
+UNSCOPED = (
+    "[...document.querySelectorAll('article thead th:not([scope])')].filter(h => !h.closest('.dataframe')).length"
+)
 LEVELS = "[...document.querySelectorAll('article h1, article h2, article h3, article h4')].map(h => +h.tagName[1])"
 
 
@@ -155,7 +161,7 @@ def check_numbers(cells: list, expected, keys: tuple[str, ...]) -> None:
     for row, number in zip(cells, expected.to_dict("records"), strict=True):
         shown = [text for text, _ in row[: len(keys)]]
         assert shown == [pages.RESULT_COLUMNS.get(number[key], number[key]) for key in keys]
-        row = row[len(keys):]
+        row = row[len(keys) :]
         assert_number(row[0], number["published"], number["printed"])
         for cell, statistic in zip(row[1:], STATISTICS[1:]):
             assert_number(cell, number[statistic])
@@ -173,7 +179,9 @@ def test_every_published_number_is_what_the_results_say(visit):
 @pytest.mark.parametrize("dataset", published.DATASETS)
 def test_results_pages_are_what_the_results_say(dataset, visit):
     page = visit(f"results/{dataset}.html")
-    check_numbers(cells_of(page, f"numbers-{dataset}"), COMPARISON[COMPARISON["dataset"] == dataset], ("model", "metric"))
+    check_numbers(
+        cells_of(page, f"numbers-{dataset}"), COMPARISON[COMPARISON["dataset"] == dataset], ("model", "metric")
+    )
     metrics = results.load_metrics(paths.COMMITTED_RESULTS)
     metrics = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == "published")]
     rows = {row[0][0]: row[1:] for row in cells_of(page, f"regions-{dataset}")}

@@ -1,6 +1,7 @@
 """The workflow on a real SLURM of one node, which this starts and stops; and locally on a disk that is full.
 
-Run by `make slurm-test` and `make check`, as root, where Debian's slurm-wlm and munge are installed; what cannot be had is said.
+Run by `make slurm-test` and `make check`, as root, where Debian's slurm-wlm and munge are installed; what cannot be had
+is said.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def times(out: Path) -> dict[str, int]:
 
 def jobs() -> dict[str, str]:
     """What runs now: job ids, and the rule each is for."""
-    listed = subprocess.run(["squeue", "--noheader", "--states=R", "--format=%i %k"], capture_output=True, encoding="utf-8")
+    listed = subprocess.run(
+        ["squeue", "--noheader", "--states=R", "--format=%i %k"], capture_output=True, encoding="utf-8"
+    )
     return dict(line.split(maxsplit=1) for line in listed.stdout.splitlines())
 
 
@@ -134,8 +137,12 @@ def test_what_scancel_and_a_killed_slurmd_leave_is_done_by_the_next_call(slurm, 
     run = paper(out, profile)
     wait_for(lambda: any("LP_FDNet" in rule for rule in jobs().values()), "the job again")
     [job] = [job for job, rule in jobs().items() if "LP_FDNet" in rule]
-    listed = subprocess.run(["scontrol", "listpids", job], capture_output=True, encoding="utf-8").stdout.splitlines()[1:]
-    pids = [int(pid) for pid in [(slurm / "slurmd.pid").read_text(encoding="utf-8"), *(line.split()[0] for line in listed)]]
+    listed = subprocess.run(["scontrol", "listpids", job], capture_output=True, encoding="utf-8").stdout.splitlines()[
+        1:
+    ]
+    pids = [
+        int(pid) for pid in [(slurm / "slurmd.pid").read_text(encoding="utf-8"), *(line.split()[0] for line in listed)]
+    ]
     for pid in pids:
         if pid > 1:  # SLURM lists -1 for what it does not know yet, and that stands for every process there is
             os.kill(pid, signal.SIGKILL)
@@ -165,7 +172,9 @@ def test_all_of_it_killed_at_a_random_moment(alone, tmp_path):
 def test_a_full_disk(alone, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True).returncode == 0
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=900k", "tmpfs", disk], capture_output=True).returncode == 0
+    )
     skip_unless(mounted, "leave to mount a small disk")
     try:
         said = ended(paper(disk / "out", "local"), 1)

@@ -204,6 +204,7 @@ def test_nothing_wrong_is_timed(monkeypatch, tmp_path, capsys, tensor):
 
 def test_what_fails_or_does_not_fit_has_a_row(monkeypatch, tmp_path):
     """Long, for it measures."""
+
     def no_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
 

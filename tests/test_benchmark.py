@@ -163,7 +163,10 @@ def test_growth_sees_seeds_draws_examples_and_width(monkeypatch):
 
 
 def test_memory_grows_little_enough_for_100_000_test_points():
-    """In a process of its own, whatever this one holds: 5,000 more points need the difference of its peaks. It trains four times."""
+    """In a process of its own, whatever this one holds: 5,000 more points need the difference of its peaks.
+
+    It trains four times.
+    """
     held = np.ones(150_000_000)  # 1.2 GB
     step, protocol = experiment.load_dataset("step", PUBLISHED), replace(PUBLISHED, epochs=1)
     sizes = {points: benchmark.resized(step, train=65, validation=50, test=points) for points in (500, 5_500)}

@@ -100,7 +100,9 @@ def test_the_table_counts_the_seeds_in_which_a_claim_holds():
             runs.append(key | {"mse_id": value, "var_id": spread, "sqerr_mean_id": error})
     rows = [row for row in claims_table(pd.DataFrame(runs), "step", "published").rows if "ID-comp" in row[0]]
     assert [row[2:] for row in rows] == [("—", "2 of 3 seeds")] * 2
-    others = claims_table(pd.DataFrame(runs).drop(columns="sqerr_mean_id").assign(sqerr_mean_id=np.nan), "step", "published")
+    others = claims_table(
+        pd.DataFrame(runs).drop(columns="sqerr_mean_id").assign(sqerr_mean_id=np.nan), "step", "published"
+    )
     assert {row[3] for row in others.rows if "ρ" in row[1]} == {"—"}  # not among the metrics given
 
 
@@ -147,7 +149,7 @@ def test_a_claim_across_data_sets_takes_the_seeds_they_share():
 def test_conclusions_follow_the_share_of_seeds():
     for slopes, conclusion in (([1.0] * 4 + [9.0], "holds"), ([1.0] * 3 + [9.0] * 2, "holds in part"),
                                ([1.0] + [9.0] * 4, "does not hold")):  # fmt: skip
-        found = claims.findings(runs(lambda d, row, seed: {"slope_b": slopes[seed]}), None)  # noqa: B023
+        found = claims.findings(runs(lambda d, row, seed: {"slope_b": slopes[seed]}), None)
         near = judged(found, "near-ideal scale")
         assert near.conclusion == conclusion and near.held == slopes.count(1.0)
         assert near.median == ("yes" if slopes.count(1.0) >= 3 else "no") and near.published == "no"
@@ -188,7 +190,9 @@ def test_facts_about_time_need_every_number():
 
 
 def test_facts_about_counts():
-    metrics = runs(lambda dataset, row, seed: {"n_params": 3000 if dataset == "energy" else 1000}, ("step", "energy"), (0,))
+    metrics = runs(
+        lambda dataset, row, seed: {"n_params": 3000 if dataset == "energy" else 1000}, ("step", "energy"), (0,)
+    )
     verdict, numbers = fact("parameter budget").judge(Evidence(metrics, None))
     assert verdict is False and numbers == "of the published runs: step 1000 to 1000, energy 3000 to 3000"
     only = metrics[metrics["dataset"] == "step"]
@@ -215,4 +219,6 @@ def test_the_page_and_the_file_hold_every_claim(tmp_path):
     assert len(rows) == len({(c.section, c.words, c.criterion) for c in (*CLAIMS, *FACTS)}) == len(CLAIMS) + len(FACTS)
     assert text.startswith("# What the paper says") and f"Of {len(rows)} statements " in text
     sections = [line[3:] for line in text.splitlines() if line.startswith("## ")]
-    assert sections[0] == "Abstract" and sections[-1] == "Appendix H" and sections == list(dict.fromkeys(table["section"]))
+    assert (
+        sections[0] == "Abstract" and sections[-1] == "Appendix H" and sections == list(dict.fromkeys(table["section"]))
+    )

@@ -113,9 +113,7 @@ def test_settings_take_the_type_of_their_field():
         "shared",
         2.0,
     )
-    assert (
-        isinstance(protocol.beta_max, float) and parse_protocol("published", epochs=400).label == "published"
-    )
+    assert isinstance(protocol.beta_max, float) and parse_protocol("published", epochs=400).label == "published"
     assert parse_protocol("published", ["clip_norm=none"]).clip_norm is None
 
 
@@ -140,7 +138,9 @@ def test_an_empty_value_is_not_an_absent_one(command, option, capsys, monkeypatc
         given = [[option, value], [f"{option}={value}"]] if option.startswith("--") else [[value]]
         for arguments in given:
             said = complaint(capsys, command, *arguments)
-            assert f"argument {option}" in said.replace("NAME", option) and ("is empty" in said or "is not a whole" in said)
+            assert f"argument {option}" in said.replace("NAME", option) and (
+                "is empty" in said or "is not a whole" in said
+            )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,7 +154,9 @@ def test_empty_variables_of_the_environment_count_as_unset():
     names = ("FDN_ROOT", "FDN_DATA_DIR", "FDN_OFFLINE")
     unset = {name: value for name, value in os.environ.items() if name not in names}
     said = [
-        subprocess.run([sys.executable, "-c", code], env=env, cwd=paths.ROOT, capture_output=True, encoding="utf-8").stdout
+        subprocess.run(
+            [sys.executable, "-c", code], env=env, cwd=paths.ROOT, capture_output=True, encoding="utf-8"
+        ).stdout
         for env in (unset, unset | dict.fromkeys(names, ""))
     ]
     assert said[0] == said[1] and said[0].startswith(f"{paths.ROOT} ")
@@ -286,9 +288,7 @@ def test_output_that_cannot_be_written_is_an_error(capsys, tmp_path):
     assert "cannot write" in complaint(capsys, "compare", *stored)
     for command in ("tables", "figures"):
         assert str(out) in complaint(capsys, command, *stored)
-    assert "cannot write" in complaint(
-        capsys, "reproduce", "--dataset", "step", "--epochs", "1", "--out", out
-    )
+    assert "cannot write" in complaint(capsys, "reproduce", "--dataset", "step", "--epochs", "1", "--out", out)
 
 
 def test_a_run_writes_once_and_the_same_bytes_again(capsys, tmp_path):
@@ -342,9 +342,7 @@ def test_an_interruption_says_that_the_run_can_go_on(capsys, monkeypatch, tmp_pa
 
 def test_a_run_killed_half_way_continues_with_what_is_missing(tmp_path):
     out = tmp_path / "out"
-    arguments = (
-        "--dataset step --models LP-FDNet,MLPNet,TrainingMean --seeds 0:2 --epochs 5 --workers 1".split()
-    )
+    arguments = "--dataset step --models LP-FDNet,MLPNet,TrainingMean --seeds 0:2 --epochs 5 --workers 1".split()
     command = [sys.executable, "-m", "fdn", "run", *arguments, "--out", str(out)]
     process = subprocess.Popen(command, cwd=paths.ROOT, start_new_session=True, stderr=subprocess.DEVNULL)
     while not cells(out) and process.poll() is None:
@@ -402,9 +400,7 @@ def test_claims_are_judged_by_the_results_named(capsys, tmp_path, monkeypatch):
     assert "unknown group 'gamma'" in complaint(capsys, "extras", "--only", "gamma")
 
 
-def test_results_are_read_from_out_if_it_has_any_and_else_from_the_committed(
-    committed, capsys, monkeypatch, tmp_path
-):
+def test_results_are_read_from_out_if_it_has_any_and_else_from_the_committed(committed, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(paths, "DEFAULT_OUT", tmp_path / "out")
     assert main(["compare"]) == 0
     said = capsys.readouterr()
@@ -609,7 +605,9 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
 def test_a_package_that_pandas_lacks_is_named_with_its_extra(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     (tmp_path / "table.xlsx").write_bytes(b"PK")
-    monkeypatch.setattr(experiment, "load_dataset", lambda *_: pd.read_excel(tmp_path / "table.xlsx", engine="openpyxl"))
+    monkeypatch.setattr(
+        experiment, "load_dataset", lambda *_: pd.read_excel(tmp_path / "table.xlsx", engine="openpyxl")
+    )
     assert "`pip install 'fdn[study]'`" in complaint(capsys, "budget", "--dataset", "energy")
 
 

@@ -1,4 +1,7 @@
-"""The compiled loops of the CPU path against plain formulas: ReLU networks of given weights, and dropout drawn by subsets of units."""
+"""The compiled loops of the CPU path against plain formulas.
+
+ReLU networks of given weights, and dropout drawn by subsets of units.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def test_a_processor_that_is_named_keeps_its_own_features():
     program = "from numba import config; import fdn_kernels.compiling; print(repr(config.CPU_FEATURES))"
     environment = os.environ | {"NUMBA_CPU_NAME": "generic"}
     environment.pop("NUMBA_CPU_FEATURES", None)
-    assert subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, encoding="utf-8").stdout == "''\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, encoding="utf-8").stdout
+        == "''\n"
+    )
 
 
 def _network(lead, draws, widths, dtype=torch.float64):
@@ -49,9 +55,14 @@ def test_networks_of_given_weights_equal_their_layers_with_every_gradient(widths
     torch.manual_seed(0)
     thetas = _network(lead, draws, widths)
     masks = [torch.rand(*lead, draws, batch, d) > 0.3 for d in widths[1:-1]] if masked else []
-    for x in (torch.randn(batch, widths[0], dtype=torch.float64), torch.randn(*lead, batch, widths[0], dtype=torch.float64)):
+    for x in (
+        torch.randn(batch, widths[0], dtype=torch.float64),
+        torch.randn(*lead, batch, widths[0], dtype=torch.float64),
+    ):
         expected = torch_ops._mlp_of_layers(x, thetas, masks, 0.3)
-        torch.testing.assert_close(mlp(x, thetas, widths, masks, 0.3).expand_as(expected), expected)  # without gradients
+        torch.testing.assert_close(
+            mlp(x, thetas, widths, masks, 0.3).expand_as(expected), expected
+        )  # without gradients
         leaves, others = ([t.clone().requires_grad_() for t in thetas] for _ in range(2))
         found, plain = mlp(x, leaves, widths, masks, 0.3), torch_ops._mlp_of_layers(x, others, masks, 0.3)
         incoming = torch.randn_like(plain)
@@ -109,7 +120,9 @@ def test_dropout_by_subsets_is_dropout_with_the_masks_they_stand_for(draws, a_dr
     keep = _masks_of_subsets(drawn[0], a, draws)
     torch.testing.assert_close(y, (a * keep / (1 - rate)) @ weight.T + bias)
     live = a != 0
-    written = torch_ops._kept(live, (live.sum(-1) + 7) // 8, torch.from_numpy(drawn[0]), draws) if len(drawn[0]) else keep
+    written = (
+        torch_ops._kept(live, (live.sum(-1) + 7) // 8, torch.from_numpy(drawn[0]), draws) if len(drawn[0]) else keep
+    )
     assert torch.equal(written | ~live, keep | ~live)  # as a GPU has them
 
 
@@ -117,8 +130,10 @@ def test_dropout_has_its_mean_and_variance_and_independent_masks():
     streams = Streams([seed_sequence("d", "m", 1, "test")], (), torch.float64)
     a, weight = torch.rand(1, 2, 50, dtype=torch.float64), torch.randn(1, 50, dtype=torch.float64)
     draws, rate = 40_000, 0.1
-    y = dropout_linear(a, lambda n: streams.subsets(rate, n), rate, weight, torch.zeros(1, dtype=torch.float64), draws)[..., 0]
-    terms = (a[0] * weight)  # (2, 50)
+    y = dropout_linear(a, lambda n: streams.subsets(rate, n), rate, weight, torch.zeros(1, dtype=torch.float64), draws)[
+        ..., 0
+    ]
+    terms = a[0] * weight  # (2, 50)
     variance = rate / (1 - rate) * terms.square().sum(1)
     assert ((y.mean(0) - terms.sum(1)) / (variance / draws).sqrt()).abs().max() < 4
     assert (y.var(0) / variance - 1).abs().max() < 0.05
@@ -156,7 +171,10 @@ def test_the_table_of_subsets_holds_their_probabilities(rate):
 def _loop(folder, name="loop"):
     """A loop in a module of its own, as a new process would import it."""
     path = folder / f"{name}.py"
-    path.write_text("from fdn_kernels.compiling import EXACT, njit\n\n\n@njit(**EXACT)\ndef double(x):\n    return x + x\n", encoding="utf-8")
+    path.write_text(
+        "from fdn_kernels.compiling import EXACT, njit\n\n\n@njit(**EXACT)\ndef double(x):\n    return x + x\n",
+        encoding="utf-8",
+    )
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -204,7 +222,9 @@ def test_the_file_of_another_signature_or_source_does_not_count(tmp_path):
     one.write_bytes(other.read_bytes())  # as processes that share an index can leave them
     second = _loop(tmp_path)
     assert second(1.5) == 3.0 and second(2) == 4 and sum(second.stats.cache_misses.values()) == 1
-    (tmp_path / "loop.py").write_text((tmp_path / "loop.py").read_text(encoding="utf-8").replace("x + x", "x * 5"), encoding="utf-8")
+    (tmp_path / "loop.py").write_text(
+        (tmp_path / "loop.py").read_text(encoding="utf-8").replace("x + x", "x * 5"), encoding="utf-8"
+    )
     spec = importlib.util.spec_from_file_location("loop", tmp_path / "loop.py")
     spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
     assert module.double(2) == 10
@@ -216,7 +236,9 @@ def test_without_a_place_for_a_cache_loops_are_compiled_and_one_word_is_said(tmp
     loops = [_loop(tmp_path, name) for name in ("one", "two")]
     assert not said.messages  # what is not compiled needs no cache
     assert [loop(2.0) for loop in loops] == [4.0, 4.0]
-    assert len(said.messages) == 1 and "no locator available" in said.messages[0] and "NUMBA_CACHE_DIR" in said.messages[0]
+    assert (
+        len(said.messages) == 1 and "no locator available" in said.messages[0] and "NUMBA_CACHE_DIR" in said.messages[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["__pycache__", "file"])
@@ -236,6 +258,11 @@ def test_no_module_uses_a_cache_that_may_not_fail():
 
 def test_every_command_starts_without_a_cache():
     """In a process of its own, since the loops are decorated when they are imported."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": "/dev/null/nowhere", "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
-    done = subprocess.run([sys.executable, "-m", "fdn", "data", "step"], env=environment, capture_output=True, encoding="utf-8")
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": "/dev/null/nowhere",
+        "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "fdn", "data", "step"], env=environment, capture_output=True, encoding="utf-8"
+    )
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["step", "needs", "no", "file"], "")

@@ -153,7 +153,12 @@ def _tar(*names: str) -> bytes:
 
 
 PLAIN = b"z,y\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(ROWS))
-PACKED = {"gz": gzip.compress(PLAIN), "bz2": bz2.compress(PLAIN), "xz": lzma.compress(PLAIN), "zip": _zip("a.csv", content=PLAIN)}
+PACKED = {
+    "gz": gzip.compress(PLAIN),
+    "bz2": bz2.compress(PLAIN),
+    "xz": lzma.compress(PLAIN),
+    "zip": _zip("a.csv", content=PLAIN),
+}
 
 
 @pytest.mark.parametrize("suffix", PACKED)
@@ -219,5 +224,9 @@ def test_columns_that_cannot_be_a_name_are_not_there(frame):
 
 
 def test_numbers_beyond_64_bits_and_of_other_libraries_are_numbers(frame):
-    for column in ([10**30 * i for i in range(ROWS)], [Decimal(i) for i in range(ROWS)], pd.array(range(ROWS), dtype="int64[pyarrow]")):
+    for column in (
+        [10**30 * i for i in range(ROWS)],
+        [Decimal(i) for i in range(ROWS)],
+        pd.array(range(ROWS), dtype="int64[pyarrow]"),
+    ):
         assert split(frame.assign(a=column)).n_features == 3

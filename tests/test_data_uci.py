@@ -19,9 +19,7 @@ from fdn.errors import UserError
 
 
 def needs_file(name):
-    return pytest.mark.skipif(
-        uci.find(name) is None, reason=f"{name} is not on disk: {uci.SOURCES[name].how_to_get}"
-    )
+    return pytest.mark.skipif(uci.find(name) is None, reason=f"{name} is not on disk: {uci.SOURCES[name].how_to_get}")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +197,11 @@ def test_a_damaged_download_is_made_again(archive, empty):
     answers.append((200, FLAT))
     put(empty / "cache", GOOD[:-1])
     row = uci.status().set_index("name").loc["airfoil"]
-    assert (row.found, row.rows, row.sha256) == ("download cache", 0, "damaged") and not asked  # a look downloads nothing
+    assert (row.found, row.rows, row.sha256) == (
+        "download cache",
+        0,
+        "damaged",
+    ) and not asked  # a look downloads nothing
     assert uci.fetch("airfoil").read_bytes() == GOOD and len(asked) == 1
     assert uci.fetch("airfoil") == empty / "cache" / FILE and len(asked) == 1
 
@@ -207,7 +209,9 @@ def test_a_damaged_download_is_made_again(archive, empty):
 @pytest.mark.parametrize("name", ["numbers.dat", "numbers.xlsx"])
 def test_a_file_that_the_parsers_refuse_is_one_sentence(empty, monkeypatch, name):
     contents = b"\xff\x00 no table"
-    monkeypatch.setitem(uci.SOURCES, "airfoil", replace(uci.SOURCES["airfoil"], file=name, sha256=sha256(contents).hexdigest()))
+    monkeypatch.setitem(
+        uci.SOURCES, "airfoil", replace(uci.SOURCES["airfoil"], file=name, sha256=sha256(contents).hexdigest())
+    )
     (empty / "raw").mkdir()
     (empty / "raw" / name).write_bytes(contents)
     with pytest.raises(UserError, match=f"{name} cannot be read") as caught:

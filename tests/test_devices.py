@@ -2,8 +2,8 @@
 
 Without a GPU: the step runs from its buffers on the CPU; a recorder of PyTorch's operations stands in for CUDA graphs,
 with everything but the buffers' contents frozen as there; whole trainings by these give the CPU's numbers; and a device
-without numbers, in a process of its own, raises where something was left on the CPU. With one: the GPU's numbers are the
-CPU's.
+without numbers, in a process of its own, raises where something was left on the CPU. With one: the GPU's numbers are
+the CPU's.
 """
 
 from __future__ import annotations
@@ -200,7 +200,10 @@ def test_scores_are_those_of_the_metrics():
 
 
 def test_nothing_is_left_on_the_cpu():
-    """Long, for every operation of every model goes through Python; in a process of its own, for it defines a device."""
+    """Long, for every operation of every model goes through Python.
+
+    In a process of its own, for it defines a device.
+    """
     checks = str(Path(__file__).parent / "device_checks.py")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", checks]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}

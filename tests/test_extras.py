@@ -54,7 +54,11 @@ def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
     write_results(out, ["step"], ["BayesNet"], [0, 1], protocol=changed)  # nobody asked for it
     metrics, _, page = page_of_extras.write(out, folder)
     kept = pd.read_parquet(metrics)
-    assert set(zip(kept["model"], kept["protocol"])) == {("IC-FDNet", changed), ("LP-FDNet", changed), ("MLPNet", "published")}
+    assert set(zip(kept["model"], kept["protocol"])) == {
+        ("IC-FDNet", changed),
+        ("LP-FDNet", changed),
+        ("MLPNet", "published"),
+    }
     blocks = results.read_sidecars(folder)
     found = [(b["model"], b["seeds"], b["seconds"]["total"]) for b in blocks]
     assert found == [(model, [0, 1], 1.23) for model in ("MLPNet", "IC-FDNet", "LP-FDNet")]

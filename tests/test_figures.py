@@ -346,7 +346,10 @@ def test_regions_and_test_sets_without_points_are_drawn_or_said(points, kind):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, 1e300, 5e-324])
 def test_runs_without_numbers_are_left_out_or_said(runs, value):
     for changed in (runs["seed"] == 2, runs["model"] == "BayesNet", runs["model"] != ""):
-        for draw, columns in ((figures.delta_bars, list(figures.DELTAS)), (figures.seeds_scatter, ["var_ood", "mse_ood"])):
+        for draw, columns in (
+            (figures.delta_bars, list(figures.DELTAS)),
+            (figures.seeds_scatter, ["var_ood", "mse_ood"]),
+        ):
             frame = runs.copy()
             frame.loc[changed, columns] = value
             try:
@@ -360,10 +363,14 @@ def test_runs_without_numbers_are_left_out_or_said(runs, value):
 def test_one_draw_gives_the_figures_that_need_no_variance_and_names_the_others(tmp_path, points, runs, monkeypatch):
     monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
     single = {model: frame[80:120].assign(var=1e-6) for model, frame in points.items()}
-    written, missing = figures.all_figures(runs, lambda dataset, model, seed: single[model], {"energy": None}, "published", tmp_path)
+    written, missing = figures.all_figures(
+        runs, lambda dataset, model, seed: single[model], {"energy": None}, "published", tmp_path
+    )
     drawn, left_out = {"seeds", "deltas", "risk_coverage", "means"}, {"mse_var", "mse_var_fit", "calibration"}
     assert {path.name for path in written} == {"layer", *(f"energy_{kind}" for kind in drawn)}
-    assert {note.rpartition(": ")[0].partition(": the")[0] for note in missing} == {f"energy: no {kind}" for kind in left_out}
+    assert {note.rpartition(": ")[0].partition(": the")[0] for note in missing} == {
+        f"energy: no {kind}" for kind in left_out
+    }
     assert all("constant: expected a stochastic model" in note for note in missing)
 
 
@@ -422,7 +429,7 @@ def test_a_row_of_the_table_is_all_that_a_figure_needs(tmp_path, points, runs, m
     monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
     frame = pd.concat([runs.assign(dataset=name) for name in ("airfoil", "energy", "step")])
     sets = {"airfoil": None, "energy": None, "step": data.load("step")}
-    load_points = lambda dataset, model, seed: None if dataset == "airfoil" else points[model]  # noqa: E731
+    load_points = lambda dataset, model, seed: None if dataset == "airfoil" else points[model]
     written, _ = figures.all_figures(frame, load_points, sets, "published", tmp_path)
     expected = [("airfoil", "any"), ("airfoil", "real"), ("energy", "any"), ("energy", "pointwise"), ("energy", "real"),
                 ("step", "any"), ("step", "pointwise")]  # fmt: skip

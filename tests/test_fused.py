@@ -71,7 +71,9 @@ def test_one_workspace_serves_minibatches_of_all_sizes(name):
     take_step, work = FusedStep(stack, PUBLISHED), []
     for batch in (64, 17, 65, 64, 1):
         _, x, y, noise = _setting(name, (4, 3), (2,), batch, 1, PUBLISHED)
-        torch.testing.assert_close(take_step.gradient(x, y, noise, 0.3).view_as(stack.flat), _gradient(stack, x, y, noise, 0.3))
+        torch.testing.assert_close(
+            take_step.gradient(x, y, noise, 0.3).view_as(stack.flat), _gradient(stack, x, y, noise, 0.3)
+        )
         work.append(take_step.work)
     assert work[0] is work[1] and work[2] is work[3] is work[4]  # fresh memory is as slow as the step itself
 
@@ -83,7 +85,9 @@ def test_one_workspace_serves_minibatches_of_all_sizes(name):
 def test_draws_are_those_of_the_layers(name, hidden, protocol, batch, d, draws):
     stack, *_ = _setting(name, hidden, (1,), 1, d, protocol)
     x = torch.randn(batch, d, dtype=torch.float64)
-    noise = stack.network.draw_noise(Streams([seed_sequence("d", name, 0, "test")], (), torch.float64), "shared", draws, batch, False)
+    noise = stack.network.draw_noise(
+        Streams([seed_sequence("d", name, 0, "test")], (), torch.float64), "shared", draws, batch, False
+    )
     found = torch.empty(draws, 2 * batch, 1, dtype=torch.float64)[:, :batch]  # not contiguous
     assert fused.draws(stack, stack.flat[0], x, noise, found)
     with torch.no_grad():

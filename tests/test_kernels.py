@@ -70,7 +70,9 @@ def test_sampled_kl_is_log_q_minus_log_prior_and_averages_to_the_kl(kind):
     eps = torch.randn(20_000, 1 if kind == "shared" else 3, 6, **FLOAT64)
     theta = q.mean + q.scale * eps
     expected = torch.distributions.Normal(q.mean, q.scale).log_prob(theta).sum(-1)
-    prior = torch.distributions.Normal(torch.zeros(6, **FLOAT64), torch.full((6,), 1.5, **FLOAT64))  # of numbers it were float32
+    prior = torch.distributions.Normal(
+        torch.zeros(6, **FLOAT64), torch.full((6,), 1.5, **FLOAT64)
+    )  # of numbers it were float32
     expected -= prior.log_prob(theta).sum(-1)
     sampled = reference.sampled_kl(q, eps, prior_scale=1.5)
     torch.testing.assert_close(sampled, expected)

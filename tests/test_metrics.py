@@ -376,7 +376,9 @@ def exact_fit(var, mse) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("var_scale", "mse_scale"),
-    [(a, b) for a, b in product([1e-300, 1e-170, 1.0, 1e170, 1e300], repeat=2) if 1e-300 < b / a < 1e300],  # the slope is a number
+    [
+        (a, b) for a, b in product([1e-300, 1e-170, 1.0, 1e170, 1e300], repeat=2) if 1e-300 < b / a < 1e300
+    ],  # the slope is a number
 )
 def test_linear_fit_is_the_exact_one_at_any_scale(var_scale, mse_scale):
     rng = np.random.default_rng(5)

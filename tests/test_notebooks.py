@@ -125,7 +125,11 @@ def test_runs_the_same_from_any_directory(path):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("03_toy", PARAMETERS), ("04_uci", PARAMETERS), ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples"})],
+    [
+        ("03_toy", PARAMETERS),
+        ("04_uci", PARAMETERS),
+        ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples"}),
+    ],
 )
 def test_parameters_have_types_and_help(name, expected):
     parameters = papermill.inspect_notebook(str(ROOT / "notebooks" / f"{name}.ipynb"))

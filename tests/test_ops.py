@@ -1,4 +1,7 @@
-"""The public op around its backends: seeds, draws, moments, routes, transforms, compilation, mixed precision, errors."""
+"""The public op around its backends.
+
+Seeds, draws, moments, routes, transforms, compilation, mixed precision, errors.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def route(request, monkeypatch):
     monkeypatch.setattr(ops, "LARGE", 2**62 if request.param == "direct" else -1)
 
 
-# -- noise ---------------------------------------------------------------------------------------------------------------
+# -- noise -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("noise", "kl"), KINDS[:6])
@@ -78,7 +81,9 @@ def test_a_seed_is_its_noise_tensor_number_by_number(noise, kl, backend, route):
         inputs = _case((2,), z_draws=z_draws)
         options = {"noise": noise, "kl": kl, "backend": backend}
         seeded = _results(inputs, seed=SEEDS, stream=stream, **options)
-        _assert_close(seeded, _results(inputs, eps=_eps(SEEDS, noise, stream=stream), **options), rtol=1e-12, atol=1e-12)
+        _assert_close(
+            seeded, _results(inputs, eps=_eps(SEEDS, noise, stream=stream), **options), rtol=1e-12, atol=1e-12
+        )
         other = _results(inputs, seed=SEEDS + 1, stream=stream, **options)
         assert not torch.isclose(other[0], seeded[0]).any()
         with torch.no_grad():
@@ -133,7 +138,7 @@ def test_equal_seeds_give_equal_noise_whatever_else_is_in_the_stack(noise, route
     torch.testing.assert_close(more[:K], fewer)
 
 
-# -- shapes --------------------------------------------------------------------------------------------------------------
+# -- shapes ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("noise", ["shared", "local", "none"])
@@ -211,7 +216,7 @@ def test_only_the_gradients_that_are_needed(backend, route):
         _assert_close(found, [expected[i] for i in needed])
 
 
-# -- moments and derivatives ---------------------------------------------------------------------------------------------
+# -- moments and derivatives -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -260,7 +265,7 @@ def test_second_derivatives_are_refused_by_the_registered_op(monkeypatch):
         torch.func.grad(slope)(leaves[3].detach())
 
 
-# -- the registered op, transforms and compilation -------------------------------------------------------------------------
+# -- the registered op, transforms and compilation ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,7 +294,9 @@ def test_vmap_and_grad_equal_the_loop_over_replicates(noise, backend):
     options = {"noise": "none", "moments": True} if noise == "moments" else {"noise": noise}
 
     def loss(inputs, seed):
-        return _loss(*fdn_linear(*inputs, seed=None if noise in ("none", "moments") else seed, backend=backend, **options))
+        return _loss(
+            *fdn_linear(*inputs, seed=None if noise in ("none", "moments") else seed, backend=backend, **options)
+        )
 
     separate = [_leaves(t[r] for t in stack) for r in range(2)]
     losses = [loss(leaves, seed) for leaves, seed in zip(separate, SEEDS)]
@@ -368,7 +375,7 @@ def test_the_librarys_layer_compiles_and_is_copied_saved_and_loaded():
         assert [n for n, _ in twin.named_parameters()] == [n for n, _ in layer.named_parameters()]
 
 
-# -- precision -----------------------------------------------------------------------------------------------------------
+# -- precision ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -376,7 +383,10 @@ def test_the_librarys_layer_compiles_and_is_copied_saved_and_loaded():
 def test_half_types_are_computed_in_float32(dtype, backend):
     torch.manual_seed(15)
     inputs = [t.to(dtype) for t in _case((2,), dtype=torch.float32)]
-    for options in ({"noise": "shared", "seed": 3}, {"noise": "local", "eps": _eps(SEEDS, "local", dtype=torch.float32)}):
+    for options in (
+        {"noise": "shared", "seed": 3},
+        {"noise": "local", "eps": _eps(SEEDS, "local", dtype=torch.float32)},
+    ):
         y, kl, *gradients = _results(inputs, backend=backend, **options)
         exact, exact_kl, *_ = _results([t.float() for t in inputs], backend=backend, **options)
         assert y.dtype == dtype and kl.dtype == torch.float32 and {g.dtype for g in gradients} == {dtype}
@@ -406,7 +416,7 @@ def test_autocast_casts_the_inputs_and_nothing_inside():
         assert fdn_linear(*_case(), noise="none")[0].dtype == torch.float64
 
 
-# -- errors --------------------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -446,7 +456,9 @@ def test_errors_say_what_was_given_and_what_is_wanted(options, message):
 
 def test_errors_of_replicates_and_of_gaussian_linear():
     a, z, weight, bias = _case((2,))
-    with pytest.raises(ValueError, match=r"do not broadcast: weight \(2,\), a \(2,\), z \(2,\), bias \(2,\), seed \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"do not broadcast: weight \(2,\), a \(2,\), z \(2,\), bias \(2,\), seed \(3,\)"
+    ):
         fdn_linear(a, z, weight, bias, noise="local", seed=torch.arange(3))
     with pytest.raises(ValueError, match=r"do not broadcast: .* eps \(3,\)"):
         fdn_linear(a, z, weight, bias, noise="local", eps=_eps(torch.arange(3), "local"))
@@ -492,7 +504,9 @@ except RuntimeError as error:
     print(error)
 """
     found = [
-        subprocess.run([sys.executable, "-c", script.format(first=first)], capture_output=True, encoding="utf-8", check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", script.format(first=first)], capture_output=True, encoding="utf-8", check=True
+        ).stdout
         for first in ("", 'sys.modules["triton"] = None')
     ]
     assert all("torch.Size([1, 2, 1])" in text and "backend 'triton' cannot run here" in text for text in found)

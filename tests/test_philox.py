@@ -81,7 +81,9 @@ def test_integers_and_uniforms_of_triton(tmp_path):
     script = tmp_path / "script.py"  # the interpreter reads a kernel's source from its file
     script.write_text(TRITON, encoding="utf-8")
     environment = os.environ | {"TRITON_INTERPRET": "1"}  # before triton is imported
-    found = subprocess.run([sys.executable, script], env=environment, capture_output=True, encoding="utf-8", check=True).stdout
+    found = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, encoding="utf-8", check=True
+    ).stdout
     seeds, counters, integers, words, uniforms = json.loads(found)
     seeds = torch.tensor(seeds)
     ours = philox4x32(tuple(torch.tensor(counters)), (seeds & philox.WORD, (seeds >> 32) & philox.WORD))

@@ -359,8 +359,12 @@ def test_the_page_counts_further_seeds_as_well(tmp_path):
     few, many = perfect_seeds(3), perfect_seeds(5)
     more = pd.concat([few[few["dataset"] != "ccpp"], many[many["dataset"] == "ccpp"]])
     said = more_seeds(few, more, "published")
-    assert said.startswith("With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252")
+    assert said.startswith(
+        "With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252"
+    )
     assert more_seeds(few, few, "published") == ""
     _, page = write_comparison(tmp_path, few, "published", more)
-    assert said in page.read_text(encoding="utf-8") and "**How many are reached with all seeds there are.**" in page.read_text(encoding="utf-8")
+    assert said in page.read_text(
+        encoding="utf-8"
+    ) and "**How many are reached with all seeds there are.**" in page.read_text(encoding="utf-8")
     assert "all seeds there are" not in comparison_page(few, "published", few)

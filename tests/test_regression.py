@@ -18,8 +18,8 @@ from fdn.protocol import PROTOCOLS
 from fdn.runs import experiment, results
 
 RECORD = Path(__file__).with_name("regression.json")
-# Without vector instructions PyTorch rounds the float32 draws of the initial weights differently: losses move by 1e-6, and what is
-# a difference of two numbers, such as a bias, by up to 1e-4 of itself.
+# Without vector instructions PyTorch rounds the float32 draws of the initial weights differently: losses move by 1e-6,
+# and what is a difference of two numbers, such as a bias, by up to 1e-4 of itself.
 TOLERANCE = 3e-4 if torch.backends.cpu.get_cpu_capability() == "DEFAULT" else 1e-5
 CHANGES = {"epochs": 3, "warmup": 2, "eval_draws": 5, "ensemble_members": 3}
 

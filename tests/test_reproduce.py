@@ -186,9 +186,7 @@ def test_missing_files_are_no_failure_and_are_not_passed_over(project, without_t
     assert "252 published numbers: 126 computed here, 7 committed, 119 missing" in said
 
 
-def test_a_notebook_that_fails_does_not_stop_the_others(
-    project, without_training, monkeypatch, capsys, tmp_path
-):
+def test_a_notebook_that_fails_does_not_stop_the_others(project, without_training, monkeypatch, capsys, tmp_path):
     run = notebooks.run_with_parameters
 
     def fail_on_step(source: Path, target: Path, parameters: dict) -> None:
@@ -197,9 +195,7 @@ def test_a_notebook_that_fails_does_not_stop_the_others(
         run(source, target, parameters)
 
     monkeypatch.setattr(notebooks, "run_with_parameters", fail_on_step)
-    assert (
-        main(["reproduce", "--dataset", "step,sine", "--seeds", "0:2", "--out", str(tmp_path / "out")]) == 1
-    )
+    assert main(["reproduce", "--dataset", "step,sine", "--seeds", "0:2", "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr()
     assert "sine: computed here" in said.out and said.err == "fdn: 03_toy.ipynb stopped\n"
 
@@ -214,9 +210,7 @@ def test_the_real_notebooks_have_the_parameters_that_reproduce_sets():
 
 def test_a_parameter_the_notebook_does_not_have_is_refused(project, tmp_path):
     source = paths.NOTEBOOKS / reproduce.OVERVIEW_NOTEBOOK
-    with pytest.raises(
-        UserError, match="unknown parameter of 05_figures_and_tables.ipynb 'outt'; did you mean 'out'"
-    ):
+    with pytest.raises(UserError, match="unknown parameter of 05_figures_and_tables.ipynb 'outt'; did you mean 'out'"):
         notebooks.run_with_parameters(source, tmp_path / "x.ipynb", {"outt": "there"})
     with pytest.raises(UserError, match="no notebook"):
         notebooks.run_with_parameters(tmp_path / "gone.ipynb", tmp_path / "x.ipynb", {})
@@ -245,7 +239,9 @@ def test_a_notebooks_file_is_the_one_named(tmp_path, monkeypatch, capsys):
     assert main(["notebook", "shows", "--out", name, "--set", f"dataset={value}"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"notebooks", name}
     assert notebooks.parameters_used(tmp_path / name) == {"dataset": value}
-    assert value in str([cell.outputs[0].text for cell in nbformat.read(tmp_path / name, 4).cells if cell.get("outputs")][-1])
+    assert value in str(
+        [cell.outputs[0].text for cell in nbformat.read(tmp_path / name, 4).cells if cell.get("outputs")][-1]
+    )
 
 
 def published_folder(project: Path) -> dict[str, bytes]:
@@ -315,7 +311,9 @@ def test_what_must_not_be_published_is_refused(project, capsys):
     write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0], protocol="published+epochs=2")
     assert "only results that are not published: step published+epochs=2" in complaint()
     cells = sorted(paths.DEFAULT_OUT.glob("cells/*/*/*/*.json"))
-    old = [cell.read_text(encoding="utf-8").replace(f'"numerics": {results.NUMERICS}', '"numerics": 0') for cell in cells]
+    old = [
+        cell.read_text(encoding="utf-8").replace(f'"numerics": {results.NUMERICS}', '"numerics": 0') for cell in cells
+    ]
     for cell, text in zip(cells, old, strict=True):
         cell.write_text(text, encoding="utf-8")
     assert "another version of the numerics" in complaint()
@@ -338,11 +336,14 @@ def test_what_must_not_be_published_is_refused(project, capsys):
 def test_rows_of_other_numerics_do_not_stay_beside_new_ones(project, monkeypatch):
     write_results(paths.COMMITTED_RESULTS, ["step"], FDNS, [7])
     (paths.COMMITTED_RESULTS / "sidecar.json").write_text(
-        json.dumps({"numerics": results.NUMERICS - 1, "environments": [], "blocks": []})
-    , encoding="utf-8")
+        json.dumps({"numerics": results.NUMERICS - 1, "environments": [], "blocks": []}), encoding="utf-8"
+    )
     write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0])
     monkeypatch.setattr(notebooks, "run_in_place", lambda path: None)
     monkeypatch.setattr(figures, "all_figures", lambda *args: ([], []))
     assert main(["publish", "--out", str(paths.DEFAULT_OUT)]) == 0
     assert set(pd.read_parquet(paths.COMMITTED_RESULTS / "metrics.parquet")["seed"]) == {0}
-    assert json.loads((paths.COMMITTED_RESULTS / "sidecar.json").read_text(encoding="utf-8"))["numerics"] == results.NUMERICS
+    assert (
+        json.loads((paths.COMMITTED_RESULTS / "sidecar.json").read_text(encoding="utf-8"))["numerics"]
+        == results.NUMERICS
+    )

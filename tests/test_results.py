@@ -31,7 +31,9 @@ ODD_NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["published+warmup=50", "step", "LP-FDNet", "0-1-2", "my data.v2", "a,b", "数据", "{x}", "a%2Fb", "$HOME"])
+@pytest.mark.parametrize(
+    "name", ["published+warmup=50", "step", "LP-FDNet", "0-1-2", "my data.v2", "a,b", "数据", "{x}", "a%2Fb", "$HOME"]
+)
 def test_short_and_legal_names_are_their_own_segments(name):
     assert segment(name) == name
 
@@ -96,7 +98,19 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_computed(kind
 
 
 GOOD = {"numerics": results.NUMERICS, "fingerprint": data.load("step").fingerprint}
-NO_CELLS = [b"", b"null", b"{}", b"[]", b"7", b'"text"', b"{", b"\xff\xfe", b"[" * 5000, b"nan", json.dumps(GOOD).encode()]
+NO_CELLS = [
+    b"",
+    b"null",
+    b"{}",
+    b"[]",
+    b"7",
+    b'"text"',
+    b"{",
+    b"\xff\xfe",
+    b"[" * 5000,
+    b"nan",
+    json.dumps(GOOD).encode(),
+]
 
 
 @pytest.fixture
@@ -235,13 +249,18 @@ def test_damaged_metrics_are_one_sentence_that_says_how_to_mend_them(damage, com
     path = folder / "metrics.parquet"
     before = path.read_bytes()
     path.write_bytes(damage(before))
-    assert main([command, "--results", str(folder), *([] if command == "compare" else ["--out", str(folder / "new")])]) == 2
+    assert (
+        main([command, "--results", str(folder), *([] if command == "compare" else ["--out", str(folder / "new")])])
+        == 2
+    )
     said = capsys.readouterr().err
     assert "is damaged" in said and f"`fdn collect --out {folder}`" in said and "Traceback" not in said
     assert main(["collect", "--out", str(folder)]) == 0 and path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"", b"null", b"{}", b"[]", b'{"seeds": [0], "seconds": {}, "environment": []}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"null", b"{}", b"[]", b'{"seeds": [0], "seconds": {}, "environment": []}', b"\xff"]
+)
 def test_a_damaged_sidecar_does_not_count(content, folder, caplog):
     [path] = folder.glob("sidecar/*/*/*/*.json")
     path.write_bytes(content)

@@ -39,7 +39,12 @@ def test_the_last_bit_of_a_metric_and_of_a_point_is_seen(folders):
     write(folders[1], CELL | {"mse_id": np.nextafter(0.1, 1.0)}, points)
     equal, differing = compare_folders(*folders)
     assert not +equal
-    assert differing == {"published step BayesNet": {"cells.mse_id": pytest.approx(2**-56 / 0.1), "points.var": pytest.approx(2**-51 / 3)}}
+    assert differing == {
+        "published step BayesNet": {
+            "cells.mse_id": pytest.approx(2**-56 / 0.1),
+            "points.var": pytest.approx(2**-51 / 3),
+        }
+    }
 
 
 def test_another_format_of_the_same_numbers_is_named(folders):
@@ -76,7 +81,9 @@ def test_a_metric_near_zero_is_judged_by_its_usual_size():
 
 def test_committed_cells_allow_rounding_and_another_kept_epoch_never(tmp_path):
     committed = ROOT / "data" / "results"
-    frame = pd.read_parquet(committed / "metrics.parquet").query("dataset == 'step' and seed == 5").reset_index(drop=True)
+    frame = (
+        pd.read_parquet(committed / "metrics.parquet").query("dataset == 'step' and seed == 5").reset_index(drop=True)
+    )
     shutil.copytree(committed / "points", tmp_path / "points")
     frame.to_parquet(tmp_path / "metrics.parquet")
     assert compare_committed(tmp_path) == (len(frame), 0.0, {})

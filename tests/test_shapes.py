@@ -169,7 +169,6 @@ def test_every_loop_is_entered_after_a_comparison_of_every_axis(checked):
                 check_shapes(loop, layout, *map(np.empty, [*shapes[:i], (*shape, 1), *shapes[i + 1 :]]), **sizes)
 
 
-
 # -- what a person may get wrong ---------------------------------------------------------------------------------------
 
 WIDE, NARROW = torch.randn(B, D + 1, **FLOAT64), torch.randn(B, D - 1, **FLOAT64)

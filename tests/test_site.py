@@ -19,7 +19,8 @@ from fdn.report.tables import plain_number
 from fdn.runs import results
 
 sphinx_needed = pytest.mark.skipif(
-    not all(map(find_spec, build.NEEDED)), reason="needs the extra `site`: pip install -c requirements.lock -e '.[site]'"
+    not all(map(find_spec, build.NEEDED)),
+    reason="needs the extra `site`: pip install -c requirements.lock -e '.[site]'",
 )
 
 
@@ -84,7 +85,9 @@ def test_every_figure_names_its_data_and_a_command_that_exists(source):
         assert f"step_{kind}.png" in section and f"{figure.words}. Data: [{data}.csv]" in section
     assert len(kinds) == len(shown) - 1  # and the seeds of every number
     written = [path for path in source.rglob("*.md") if path.relative_to(source).parts[0] not in ("api", "data")]
-    commands = {command for path in written for command in re.findall(r"`fdn ([^`]+)`", path.read_text(encoding="utf-8"))}
+    commands = {
+        command for path in written for command in re.findall(r"`fdn ([^`]+)`", path.read_text(encoding="utf-8"))
+    }
     assert len(commands) > 5
     for command in commands:
         _parser().parse_args(command.split())  # raises a UserError
@@ -107,10 +110,12 @@ def test_modules_are_all_there():
 
 
 def test_cells_show_missing_numbers_and_escape_text():
-    table = markup.sortable_table("t", "a < b", ["name", "x"], [["<i>", float("nan")], ["`c`", markup.Printed("0.10", 0.1)]])
+    table = markup.sortable_table(
+        "t", "a < b", ["name", "x"], [["<i>", float("nan")], ["`c`", markup.Printed("0.10", 0.1)]]
+    )
     assert '<caption id="t">a &lt; b</caption>' in table
     assert "&lt;i&gt;" in table and '<td class="number">—</td>' in table
-    assert '<code>c</code>' in table and '<td class="number" data-value="0.1">0.10</td>' in table
+    assert "<code>c</code>" in table and '<td class="number" data-value="0.1">0.10</td>' in table
 
 
 def test_a_folder_with_other_files_is_left_alone(run, tmp_path):
@@ -124,7 +129,7 @@ def test_a_folder_with_other_files_is_left_alone(run, tmp_path):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")  # Sphinx's extensions
 def test_site_builds_without_a_warning_and_in_place_of_an_older_one(run, source, tmp_path, monkeypatch):
     """Takes as long as Sphinx does for a page of every module."""
-    written = lambda folder, target: shutil.copytree(source, target, dirs_exist_ok=True)  # noqa: E731
+    written = lambda folder, target: shutil.copytree(source, target, dirs_exist_ok=True)
     monkeypatch.setattr(pages, "write", written)  # the same pages once are enough
     out = tmp_path / "site"
     out.mkdir()
@@ -133,7 +138,9 @@ def test_site_builds_without_a_warning_and_in_place_of_an_older_one(run, source,
     count = build.build(run, out)
     assert count == len(list(out.rglob("*.html"))) > len(pages.modules())
     assert not (out / "old.html").exists() and list(tmp_path.iterdir()) == [out]
-    pages_naming_this_machine = [path for path in out.rglob("*.html") if str(paths.ROOT) in path.read_text(encoding="utf-8")]
+    pages_naming_this_machine = [
+        path for path in out.rglob("*.html") if str(paths.ROOT) in path.read_text(encoding="utf-8")
+    ]
     assert pages_naming_this_machine == []
     page = (out / "index.html").read_text(encoding="utf-8")
     assert 'lang="en"' in page and 'src="http' not in page

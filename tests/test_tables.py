@@ -268,9 +268,7 @@ def test_latex_is_balanced_escaped_and_plain_ascii(table: Table):
 
 
 def test_special_characters_survive_latex():
-    assert to_latex_text(r"\{}%&#_$^~") == (
-        r"\textbackslash{}\{\}\%\&\#\_\$\textasciicircum{}\textasciitilde{}"
-    )
+    assert to_latex_text(r"\{}%&#_$^~") == (r"\textbackslash{}\{\}\%\&\#\_\$\textasciicircum{}\textasciitilde{}")
     assert to_latex_text("a-1 -1 IC-FDNet") == "a-1 $-$1 IC-FDNet"
 
 
@@ -292,13 +290,20 @@ def test_all_tables_writes_three_formats_of_each_and_the_same_bytes_twice(tmp_pa
     assert "n/a" in (tmp_path / "a" / "results_airfoil.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["$x$", "a_b", "_a_", "`code`", "a*b*c", "<b>", "x\\y", "\\$", "a & b", "数据", "{x}%#~^", "a$b", "~~a~~", "a|b"])
+@pytest.mark.parametrize(
+    "name",
+    ["$x$", "a_b", "_a_", "`code`", "a*b*c", "<b>", "x\\y", "\\$", "a & b", "数据", "{x}%#~^", "a$b", "~~a~~", "a|b"],
+)
 def test_names_of_any_signs_stand_in_tables_as_they_are(name, tmp_path):
     table = Table(f"results_{name}", f"On {literal(name)}", "c", ("A",), ((literal(name),),), "l")
     assert list(csv.reader(io.StringIO(table.to_csv())))[1] == [name] == [plain(literal(name))]
     rendered = MarkdownIt().enable("table").render(table.to_markdown())
     assert html.unescape(re.search("<td.*?>(.*?)</td>", rendered)[1]) == name  # no sign has a meaning
     latex = table.to_latex()
-    assert "texttt" not in latex and latex.count("{") == latex.count("}") and not re.search(r"(?<!\\)[%&#_]", latex.partition("caption")[2])
+    assert (
+        "texttt" not in latex
+        and latex.count("{") == latex.count("}")
+        and not re.search(r"(?<!\\)[%&#_]", latex.partition("caption")[2])
+    )
     assert not re.search(r"[$%#&~^{}\\_]", re.search(r"label\{tab:(.*)\}", latex)[1])
     assert [path.parent for path in table.write(tmp_path)] == [tmp_path] * 3

@@ -1,4 +1,7 @@
-"""The op's functions on canonical shapes: the reference's numbers, whatever the blocks, in memory that does not grow."""
+"""The op's functions on canonical shapes.
+
+The reference's numbers, whatever the blocks, in memory that does not grow.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +58,7 @@ def test_blocks_equal_the_reference(noise, kl, seeded, small_blocks):
         seed = SEED if seeded and noise not in ("none", "moments") else None
         eps = None if seed is not None else _eps(noise, r, draws, batch, *widths[:2])
         settings = draws, noise, kl, 1e-3, 0.7, 5
-        expected, found = (
-            _outputs_and_gradients(m, inputs, eps, seed, settings) for m in (reference, torch_ops)
-        )
+        expected, found = (_outputs_and_gradients(m, inputs, eps, seed, settings) for m in (reference, torch_ops))
         for e, f in zip((*expected[0], *expected[1]), (*found[0], *found[1])):
             torch.testing.assert_close(f, e, rtol=1e-9, atol=1e-9)
 
@@ -198,7 +199,10 @@ def test_extreme_spreads_equal_the_reference(rho, noise, small_blocks):
         a, z = torch.ones(1, 1, 5, 2, dtype=dtype), torch.zeros(1, 1, 5, 1, dtype=dtype)
         weight = torch.zeros(1, 12, 1, dtype=dtype)
         bias = torch.full((1, 12), rho, dtype=dtype)
-        given, settings = [a, z, weight, bias, _eps(noise, 1, 3, 5, 2, 2, dtype=dtype)], (3, noise, "analytic", 1e-3, 1.0, 0)
+        given, settings = (
+            [a, z, weight, bias, _eps(noise, 1, 3, 5, 2, 2, dtype=dtype)],
+            (3, noise, "analytic", 1e-3, 1.0, 0),
+        )
         exact = [t if t is None else t.double() for t in given]
         expected, found = (
             _outputs_and_gradients(m, t[:4], t[4], None, settings) for m, t in ((reference, exact), (torch_ops, given))

@@ -12,7 +12,18 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is for Linux; without it the op runs in PyTorch")
 
-CHECKS = [sys.executable, "-m", "pytest", "-q", "-x", "-o", "addopts=", "-p", "no:cacheprovider", str(Path(__file__).parent / "triton_checks.py")]
+CHECKS = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-x",
+    "-o",
+    "addopts=",
+    "-p",
+    "no:cacheprovider",
+    str(Path(__file__).parent / "triton_checks.py"),
+]
 
 
 @pytest.mark.parametrize("which", ["not check", pytest.param("check", marks=pytest.mark.check)])
@@ -73,7 +84,10 @@ class _Compiled:
     ("moments", "none", False, "float32"),
 ])  # fmt: skip
 def test_launches_bind_and_compile_as_on_a_gpu(conditioning, noise, kl, given, dtype, monkeypatch):
-    """What neither the interpreter nor ahead-of-time compilation sees: the launch's own arguments and specialisation."""
+    """What neither the interpreter nor ahead-of-time compilation sees.
+
+    The launch's own arguments and specialisation.
+    """
     import torch
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
@@ -101,7 +115,9 @@ def test_launches_bind_and_compile_as_on_a_gpu(conditioning, noise, kl, given, d
     assert kernels.count("_weights_kernel") == 2  # means and rhos
     for kernel in seen:  # one compiled kernel for all sizes and alignments: what is compiled ahead of time
         assert not any(kernel.src.attrs.values())
-        integers = {name: kind for name, kind in kernel.src.signature.items() if name in triton_ops.STRIDES + triton_ops.SIZES}
+        integers = {
+            name: kind for name, kind in kernel.src.signature.items() if name in triton_ops.STRIDES + triton_ops.SIZES
+        }
         assert set(integers.values()) == {"i32"}
 
 
@@ -109,6 +125,8 @@ def test_a_spilling_tile_is_seen(monkeypatch):
     from fdn_kernels import aot
 
     build = aot.Build("weights", "LP sampled", "shared analytic rho")
-    monkeypatch.setitem(aot.TILES, (build.kernel, build.form), replace(aot.TILES[build.kernel, build.form], BO=4, BI=32))
+    monkeypatch.setitem(
+        aot.TILES, (build.kernel, build.form), replace(aot.TILES[build.kernel, build.form], BO=4, BI=32)
+    )
     usage = aot.compile_one(build)
     assert usage.spills > 0 and not aot.fits(build, usage)

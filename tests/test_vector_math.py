@@ -18,7 +18,9 @@ def test_softplus_is_exact_to_rounding(floor):
     found, slope = rho.copy(), np.empty_like(rho)
     vector_math.softplus(found, slope, floor)
     np.testing.assert_allclose(found, (floor + softplus).astype(float), rtol=1e-15)
-    np.testing.assert_allclose(slope, (np.exp(np.minimum(exact, 0)) / (1 + np.exp(-abs(exact)))).astype(float), rtol=1e-15)
+    np.testing.assert_allclose(
+        slope, (np.exp(np.minimum(exact, 0)) / (1 + np.exp(-abs(exact)))).astype(float), rtol=1e-15
+    )
     without = rho.copy()
     vector_math.softplus(without, np.empty(0), floor)
     np.testing.assert_allclose(without, found, rtol=1e-15)

@@ -115,9 +115,26 @@ def test_normals_equal_those_of_the_cpu(noise):
     z, weight = torch.zeros(1, batch, 1), torch.zeros(4, 1)
     bias = torch.tensor([0.0, rho, 0.0, -200.0])
     y, _ = fdn_linear(
-        torch.ones(1, batch, 1), z, weight, bias, noise=noise, seed=11, draws=draws, floor=0.0, kl="none", backend="triton"
+        torch.ones(1, batch, 1),
+        z,
+        weight,
+        bias,
+        noise=noise,
+        seed=11,
+        draws=draws,
+        floor=0.0,
+        kl="none",
+        backend="triton",
     )
-    options = {"draws": range(draws), "examples": range(batch), "d_in": 1, "d_out": 1, "stream": 0, "dtype": torch.float64, "device": z.device}
+    options = {
+        "draws": range(draws),
+        "examples": range(batch),
+        "d_in": 1,
+        "d_out": 1,
+        "stream": 0,
+        "dtype": torch.float64,
+        "device": z.device,
+    }
     expected = philox.standard_normal(11, noise, **options)[..., :1]
     assert (y.double() - expected).abs().max() < 1e-5
 
@@ -134,7 +151,9 @@ def test_bfloat16_and_a_hundred_draws(noise, conditioning):
 
 
 @pytest.mark.check
-@pytest.mark.parametrize(("noise", "conditioning"), [("shared", "IC"), ("local", "IC"), ("moments", "IC"), ("local", "LP")])
+@pytest.mark.parametrize(
+    ("noise", "conditioning"), [("shared", "IC"), ("local", "IC"), ("moments", "IC"), ("local", "LP")]
+)
 def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch):
     draws, batch = (33, 65) if conditioning == "IC" else (2, 65)
     inputs = make((), draws, batch, 3, 3, 4, conditioning, a_draws=1)
@@ -161,7 +180,9 @@ def test_extreme_scales_and_inputs(rho, noise):
     a = torch.tensor([[[0.0], [1.0], [1e15]]])
     z, weight = torch.zeros(1, 3, 1), torch.zeros(4, 1)
     bias = torch.tensor([0.5, rho, 0.0, rho])
-    expected = outputs_and_gradients((a, z, weight, bias), noise, "analytic", None, torch.float64, "reference", seed=1, draws=2)
+    expected = outputs_and_gradients(
+        (a, z, weight, bias), noise, "analytic", None, torch.float64, "reference", seed=1, draws=2
+    )
     got = outputs_and_gradients((a, z, weight, bias), noise, "analytic", None, torch.float32, "triton", seed=1, draws=2)
     for g, e in zip(got, expected):
         torch.testing.assert_close(g.double(), e, rtol=1e-4, atol=1e-4)
@@ -200,10 +221,16 @@ def test_vmap_and_opcheck():
 @pytest.mark.check
 def test_inputs_in_any_memory_layout():
     inputs = make((2,), 3, 5, 4, 2, 3, "LP")
-    strided = [t.transpose(1, -1).contiguous().transpose(1, -1) if t.dim() > 2 else t.repeat_interleave(2, -1)[..., ::2] for t in inputs]
+    strided = [
+        t.transpose(1, -1).contiguous().transpose(1, -1) if t.dim() > 2 else t.repeat_interleave(2, -1)[..., ::2]
+        for t in inputs
+    ]
     assert not any(t.is_contiguous() for t in strided)
     for noise in ("local", "shared"):
-        found = [outputs_and_gradients(t, noise, "analytic", None, torch.float32, "triton", seed=1) for t in (inputs, strided)]
+        found = [
+            outputs_and_gradients(t, noise, "analytic", None, torch.float32, "triton", seed=1)
+            for t in (inputs, strided)
+        ]
         assert all(torch.equal(x, y) for x, y in zip(*found))
 
 
@@ -212,7 +239,9 @@ def test_gradients_that_are_not_needed_and_expanded_ones():
     weight.requires_grad_()
     y, kl = fdn_linear(a, z, weight, bias, noise="local", seed=1, backend="triton")
     (y.sum() + kl.sum()).backward()  # stride-0 gradients
-    expected = outputs_and_gradients((a, z, weight, bias), "local", "analytic", None, torch.float64, "reference", seed=1)
+    expected = outputs_and_gradients(
+        (a, z, weight, bias), "local", "analytic", None, torch.float64, "reference", seed=1
+    )
     assert weight.grad.isfinite().all() and expected[-2].shape == weight.grad.shape
     leaf = weight.detach().double().requires_grad_()
     y, kl = fdn_linear(a.double(), z.double(), leaf, bias.double(), noise="local", seed=1, backend="reference")

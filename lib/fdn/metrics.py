@@ -54,7 +54,10 @@ def _exponent(values: np.ndarray) -> int:
 
 
 def _in_range(draws: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Draws (..., K, N) and others that go with them, times 2^-e, then e (..., N): 0 but for points too large to square and sum."""
+    """Draws (..., K, N) and others that go with them, times 2^-e, then e (..., N).
+
+    0 but for points too large to square and sum.
+    """
     size = functools.reduce(np.maximum, [np.abs(array).max(axis=-2) for array in (draws, *others)])  # (..., N)
     e = np.where((size > 2.0**400) & np.isfinite(size), np.frexp(size)[1], 0)
     if e.any():
@@ -197,9 +200,9 @@ def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0
 
     NLL_i = -log (1/K) sum_k N(y_i; y_i^(k), noise_variance).
     The default 0.5 is the variance sigma^2 that a loss of squared error + beta KL at beta = 1 implies, since
-    beta = 2 sigma^2; a variance for every draw and point is (..., K, N). Shape (..., N); nats, so rescaling y shifts it; lower is better.
-    ValueError for shapes that do not match and for a variance that is not positive.
-    Source: Appendix H, "On NLL / NLPD"; Appendix D for beta = 2 sigma^2.
+    beta = 2 sigma^2; a variance for every draw and point is (..., K, N). Shape (..., N); nats, so rescaling y shifts
+    it; lower is better. ValueError for shapes that do not match and for a variance that is not positive. Source:
+    Appendix H, "On NLL / NLPD"; Appendix D for beta = 2 sigma^2.
 
     >>> nll([[0.0], [0.0]], [0.0]).round(4)
     array([0.5724])
@@ -214,7 +217,9 @@ def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0
             log_kernel = logsumexp(-0.5 * np.square((draws - y) / sigma) - np.log(sigma), axis=-2)  # (..., N)
         return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi) - log_kernel
     if not 0 < 2 * np.pi * noise_variance < np.inf:
-        raise ValueError(f"noise_variance is {noise_variance}, expected a positive number, and 2 pi times it a finite one")
+        raise ValueError(
+            f"noise_variance is {noise_variance}, expected a positive number, and 2 pi times it a finite one"
+        )
     e = int(np.frexp(noise_variance)[1]) // 2  # of its root
     with np.errstate(invalid="ignore", over="ignore"):
         exponents = np.square(np.ldexp(draws - y, -e)) / (-2 * np.ldexp(noise_variance, -2 * e))  # (..., K, N)
@@ -246,8 +251,8 @@ def linear_fit(var: np.ndarray, mse: np.ndarray) -> tuple[float, float]:
     """Intercept and slope (a, b) of the least-squares fit MSE_i = a + b Var_i.
 
     a has the unit of y squared, b none; a = 0 and b = 1 are best, b > 1 means the variance is too small.
-    (NaN, NaN) for constant variance, fewer than two points, NaN or infinity in the input. ValueError for shapes that do not match.
-    Source: Appendix H, "Calibration".
+    (NaN, NaN) for constant variance, fewer than two points, NaN or infinity in the input. ValueError for shapes that do
+    not match. Source: Appendix H, "Calibration".
 
     >>> linear_fit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
     (1.0, 2.0)
@@ -365,7 +370,8 @@ class Metric:
         heading: of a column.
         unit: power of the target's unit; None for a log density, which rescaling shifts.
         better: "lower", "higher", the best value, or "" where there is none.
-        at_points: (draws, y, variance offset, noise variance) to a value for each point, (N,), averaged over regions; or
+        at_points: (draws, y, variance offset, noise variance) to a value for each point, (N,), averaged over regions;
+            or
         of_set: (var, mse) of the points of a region to one number.
         by_region: whether a metric of a set is computed inside and outside the band as well.
         delta: the direction of OOD mean - ID mean, where it is reported.
@@ -435,10 +441,10 @@ def summary(
 ) -> dict[str, float]:
     """Every number reported for one run: `SUMMARY_COLUMNS`, in that order.
 
-    draws (K, N), y (N,), id_mask (N,) bool. Metrics of a set of points are over all points and, ``_id`` and ``_ood``, over
-    one region; metrics of points are averaged over a region or all points, and delta = OOD mean - ID mean. An empty region
-    gives NaN. Units and directions: `METRICS`.
-    ValueError for shapes that do not match or a mask that is not boolean. Source: Appendix H.
+    draws (K, N), y (N,), id_mask (N,) bool. Metrics of a set of points are over all points and, ``_id`` and ``_ood``,
+    over one region; metrics of points are averaged over a region or all points, and delta = OOD mean - ID mean. An
+    empty region gives NaN. Units and directions: `METRICS`. ValueError for shapes that do not match or a mask that is
+    not boolean. Source: Appendix H.
 
     >>> run = summary([[0.0, 1.0], [0.0, 3.0]], [1.0, 1.0], [True, False])
     >>> run["mse_id"], run["mse_ood"], run["delta_var"], run["slope_b"]

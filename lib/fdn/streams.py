@@ -1,4 +1,7 @@
-"""Random streams: every (dataset, model, seed) owns five, so its numbers never depend on which seeds share its block."""
+"""Random streams.
+
+Every (dataset, model, seed) owns five, so its numbers never depend on which seeds share its block.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,10 @@ class Streams:
         return mask.view(*self.lead, *shape)
 
     def subsets(self, rate: float, n: int) -> np.ndarray:
-        """Of one replicate, n subsets of eight units, uint8: bit j is set, unit j dropped, with probability ``rate`` (to 2^-32)."""
+        """Of one replicate, n subsets of eight units, uint8.
+
+        Bit j is set, unit j dropped, with probability ``rate`` (to 2^-32).
+        """
         out, bits = np.empty(n, dtype=np.uint8), self.generators[0].bit_generator
         for start in range(0, n, self.BLOCK):  # of a size that stays in cache
             part = out[start : start + self.BLOCK]

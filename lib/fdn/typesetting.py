@@ -1,7 +1,7 @@
 """A table as strings, written as Markdown, LaTeX and CSV.
 
-A cell is Markdown: `$...$` is mathematics, backticks are code, a backslash before a sign of Markdown leaves it a sign (see
-`literal`), a line break separates the lines of one cell.
+A cell is Markdown: `$...$` is mathematics, backticks are code, a backslash before a sign of Markdown leaves it a sign
+(see `literal`), a line break separates the lines of one cell.
 """
 
 from __future__ import annotations
@@ -17,11 +17,34 @@ from pathlib import Path
 from fdn.paths import segment
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "&": r"\&", "#": r"\#", "_": r"\_",
-    "$": r"\$", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "]": "{]}",
-    "<": "$<$", ">": "$>$", "—": "---", "–": "--", "ρ": r"$\rho$", "Δ": r"$\Delta$", "β": r"$\beta$",
-    "↓": r"$\downarrow$", "↑": r"$\uparrow$", "≤": r"$\le$", "≥": r"$\ge$", "±": r"$\pm$", "×": r"$\times$",
-    "≠": r"$\ne$", "−": "$-$", "†": r"$^\dagger$",
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "$": r"\$",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "[": "{[}",
+    "]": "{]}",
+    "<": "$<$",
+    ">": "$>$",
+    "—": "---",
+    "–": "--",
+    "ρ": r"$\rho$",
+    "Δ": r"$\Delta$",
+    "β": r"$\beta$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "≠": r"$\ne$",
+    "−": "$-$",
+    "†": r"$^\dagger$",
 }  # brackets are wrapped because LaTeX takes "[" after a line break for an option
 
 
@@ -48,6 +71,7 @@ def to_latex_text(text: str) -> str:
     >>> to_latex_text("50 % of `a_b`, $x_1$: [-0.5, —]")
     '50 \\% of \\texttt{a\\_b}, $x_1$: {[}$-$0.5, ---{]}'
     """
+
     def escape(characters: str) -> str:
         return "".join(_LATEX.get(c, c) for c in characters)
 
@@ -78,7 +102,9 @@ def drawn(text: str) -> tuple[str, dict[str, object]]:
         if family and family not in families:
             families.append(family)
         shown.append(c if family is not None else f"[U+{ord(c):04X}]")
-    return "".join(shown), {"parse_math": False} | ({"family": [*matplotlib.rcParams["font.family"], *families]} if families else {})
+    return "".join(shown), {"parse_math": False} | (
+        {"family": [*matplotlib.rcParams["font.family"], *families]} if families else {}
+    )
 
 
 @functools.lru_cache
@@ -91,13 +117,20 @@ def _characters() -> frozenset[int]:
 
 @functools.lru_cache
 def _other_fonts() -> list[tuple[str, frozenset[int]]]:
-    """Other fonts that can be embedded, as (family, characters), by name; read when a character is lacking, which takes seconds."""
+    """Other fonts that can be embedded, as (family, characters), by name.
+
+    Read when a character is lacking, which takes seconds.
+    """
     from fontTools.ttLib import TTFont
     from matplotlib.font_manager import fontManager
 
     fonts = {}
     for entry in sorted(fontManager.ttflist, key=lambda entry: (entry.name, entry.fname)):
-        if entry.style == "normal" and entry.name not in fonts and not entry.name.startswith(("Last Resort", "DejaVu", "cm", "STIX")):
+        if (
+            entry.style == "normal"
+            and entry.name not in fonts
+            and not entry.name.startswith(("Last Resort", "DejaVu", "cm", "STIX"))
+        ):
             try:
                 with TTFont(entry.fname, fontNumber=0, lazy=True) as font:
                     if "glyf" in font:  # outlines of the kind that a PDF takes
@@ -130,6 +163,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """GitHub-flavoured Markdown: title, caption, pipe table, notes."""
+
         def line(cells: Sequence[str]) -> str:
             return "| " + " | ".join(c.replace("|", r"\|").replace("\n", "<br>") for c in cells) + " |"
 
@@ -142,6 +176,7 @@ class Table:
 
     def to_latex(self) -> str:
         """A `table` environment with booktabs rules; cells of several lines use makecell."""
+
         def cell(text: str, align: str) -> str:
             lines = r" \\ ".join(map(to_latex_text, text.split("\n")))
             return rf"\makecell[{align}]{{{lines}}}" if "\n" in text else lines
@@ -153,21 +188,40 @@ class Table:
         body = ("\n\\addlinespace\n" if tall else "\n").join(map(line, self.rows))
         label = re.sub(r"[^\w.+=-]|_", "-", self.name)
         notes = [rf"\par\smallskip{{\footnotesize {to_latex_text(note)}\par}}" for note in self.notes]
-        return "\n".join([
-            r"% needs \usepackage{adjustbox,booktabs,makecell}", r"\begin{table}", r"\centering",
-            rf"\caption{{{to_latex_text(self.title)}. {to_latex_text(self.caption)}}}",
-            rf"\label{{tab:{label}}}", r"\begin{adjustbox}{max width=\linewidth}",
-            rf"\begin{{tabular}}{{{self.align}}}", r"\toprule",
-            line(self.columns), r"\midrule", body, r"\bottomrule", r"\end{tabular}",
-            r"\end{adjustbox}", *notes, r"\end{table}",
-        ]) + "\n"
+        return (
+            "\n".join(
+                [
+                    r"% needs \usepackage{adjustbox,booktabs,makecell}",
+                    r"\begin{table}",
+                    r"\centering",
+                    rf"\caption{{{to_latex_text(self.title)}. {to_latex_text(self.caption)}}}",
+                    rf"\label{{tab:{label}}}",
+                    r"\begin{adjustbox}{max width=\linewidth}",
+                    rf"\begin{{tabular}}{{{self.align}}}",
+                    r"\toprule",
+                    line(self.columns),
+                    r"\midrule",
+                    body,
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    r"\end{adjustbox}",
+                    *notes,
+                    r"\end{table}",
+                ]
+            )
+            + "\n"
+        )
 
     def to_csv(self) -> str:
         """The cells alone, one row a line; the lines of a cell are joined by " / "."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([[plain(re.sub(r"(?<!\\)`", "", c)).replace("\n", " / ") for c in row]
-                          for row in [self.columns, *self.rows]])
+        writer.writerows(
+            [
+                [plain(re.sub(r"(?<!\\)`", "", c)).replace("\n", " / ") for c in row]
+                for row in [self.columns, *self.rows]
+            ]
+        )
         return out.getvalue()
 
     def write(self, out_dir: Path) -> list[Path]:

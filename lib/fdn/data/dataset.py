@@ -47,8 +47,14 @@ class Dataset:
     source: str = ""  # where the data come from, licence, checksum
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip() or any(unicodedata.category(c) in ("Cc", "Cs") for c in self.name):
-            raise UserError(f"a data set cannot be named {self.name!r}; expected text on one line, without control characters")
+        if (
+            not isinstance(self.name, str)
+            or not self.name.strip()
+            or any(unicodedata.category(c) in ("Cc", "Cs") for c in self.name)
+        ):
+            raise UserError(
+                f"a data set cannot be named {self.name!r}; expected text on one line, without control characters"
+            )
         d = len(self.feature_names)
         for part in ("train", "val", "test"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")

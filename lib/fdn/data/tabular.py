@@ -102,7 +102,9 @@ def _read_csv(path: Path) -> pd.DataFrame:
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"{path} cannot be read: {error.strerror}") from error
         packed = f" packed as {path.suffix}" if infer_compression(path, "infer") else ""
-        raise UserError(f"{path} is no comma-separated table{packed}: {' '.join(str(error).split()) or repr(error)}") from error
+        raise UserError(
+            f"{path} is no comma-separated table{packed}: {' '.join(str(error).split()) or repr(error)}"
+        ) from error
     _check_names(header.iloc[0], path.name)  # the raw ones: pandas renames repeated columns
     if not frame.index.equals(pd.RangeIndex(len(frame))):  # pandas took surplus first values for labels
         raise UserError(f"{path} has rows with more values than its header has names")

@@ -120,7 +120,9 @@ def fetch(name: str) -> Path:
         if not (damage := _damage(name, _contents(path))):
             return path
         if label != CACHE:  # of the reader's own; a download is made again
-            raise UserError(f"{path} ({label}) is damaged or another version: {damage}; delete it, or {source.how_to_get}")
+            raise UserError(
+                f"{path} ({label}) is damaged or another version: {damage}; delete it, or {source.how_to_get}"
+            )
     if os.environ.get("FDN_OFFLINE", "0") not in ("", "0"):
         raise _not_found(name, "FDN_OFFLINE forbids to download it")
     if not _answers(source.url):
@@ -170,7 +172,9 @@ def _writable(folder: Path) -> Path:
         tempfile.TemporaryFile(dir=folder).close()
         return folder
     except OSError as error:
-        print(f"Downloads cannot be kept in {folder} ({error.strerror}); they are made again next time.", file=sys.stderr)
+        print(
+            f"Downloads cannot be kept in {folder} ({error.strerror}); they are made again next time.", file=sys.stderr
+        )
         return Path(_temporary().name)
 
 

@@ -3,7 +3,8 @@
 Every class is one linear layer written for one network. Activations are ``(..., k, B, d)`` with k Monte Carlo draws
 (1 while nothing has been drawn); parameters may carry leading replicate dimensions (see
 :mod:`fdn.models.stacking`). ``forward(a, x, noise, eps, kl)`` takes the previous activation, the network's input, the
-kind of noise and the noise itself, and returns the layer's output ``(..., K, B, d_out)`` and its KL ``(..., k, b)`` or None.
+kind of noise and the noise itself, and returns the layer's output ``(..., K, B, d_out)`` and its KL ``(..., k, b)`` or
+None.
 """
 
 from __future__ import annotations
@@ -120,7 +121,10 @@ class GlobalGaussianLinear(nn.Module, ABC):
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
         self.scale = checked("scale", scale, Literal["exp", "softplus"])
-        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Positive)
+        self.floor, self.prior_scale = (
+            checked("floor", floor, NonNegative),
+            checked("prior_scale", prior_scale, Positive),
+        )
 
     @abstractmethod
     def mean_and_rho(self) -> tuple[Tensor, Tensor]:
@@ -165,7 +169,10 @@ class GaussianLinear(GlobalGaussianLinear):
 
 
 class LatentGaussianLinear(GlobalGaussianLinear):
-    """q = N(mu(h), sigma(h)^2), a hypernetwork of one trained latent vector h (GaussHyperNet); h ~ N(0, 1) at the start."""
+    """q = N(mu(h), sigma(h)^2), a hypernetwork of one trained latent vector h (GaussHyperNet).
+
+    H ~ N(0, 1) at the start.
+    """
 
     def __init__(
         self, d_in: int, d_out: int, hyper: int, latent: int, scale: str, floor: float, prior_scale: float
@@ -203,7 +210,10 @@ class FDNLinear(nn.Module):
         if condition_on not in ("input", "previous"):
             raise ValueError(f"condition_on is {condition_on!r}; expected 'input' or 'previous'")
         self.d_in, self.d_out, self.condition_on = d_in, d_out, condition_on
-        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Positive)
+        self.floor, self.prior_scale = (
+            checked("floor", floor, NonNegative),
+            checked("prior_scale", prior_scale, Positive),
+        )
         self.hypernet = Hypernet(d_signal if condition_on == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
 
     @property

@@ -40,8 +40,13 @@ class Stack:
             self._slots.append((module, attribute, parameter.shape))
             self._sizes.append(parameter.numel())
 
-    def __call__(self, flat: Tensor, x: Tensor, noise: Noise | None = None, kl: str = "none") -> tuple[Tensor, Tensor | None]:
-        """Run the network with parameters ``(..., n)`` on x ``(..., B, d)``; returns what :meth:`Network.forward` does."""
+    def __call__(
+        self, flat: Tensor, x: Tensor, noise: Noise | None = None, kl: str = "none"
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the network with parameters ``(..., n)`` on x ``(..., B, d)``.
+
+        Returns what :meth:`Network.forward` does.
+        """
         for (module, attribute, shape), part in zip(self._slots, flat.split(self._sizes, dim=-1)):
             part = part if len(shape) == 1 else part.view(*part.shape[:-1], *shape)  # (..., *shape)
             object.__setattr__(module, attribute, part)

@@ -203,8 +203,8 @@ def count_parameters(spec: ModelSpec, n_features: int, protocol: Protocol) -> in
 def solve_widths(spec: ModelSpec, n_features: int, target: int, protocol: Protocol) -> ModelSpec:
     """The model whose parameter count is nearest ``target``.
 
-    Hyper and latent widths are kept and the (common) hidden width is varied; if no hidden width is within the protocol's
-    tolerance, the hyper width is lowered by one, and so on.
+    Hyper and latent widths are kept and the (common) hidden width is varied; if no hidden width is within the
+    protocol's tolerance, the hyper width is lowered by one, and so on.
 
     Raises:
         UserError: if no widths are within the tolerance of the target.

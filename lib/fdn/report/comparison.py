@@ -163,7 +163,10 @@ def number_table(comparison: pd.DataFrame, name: str, title: str) -> Table:
 
 
 def more_seeds(metrics: pd.DataFrame, more: pd.DataFrame, protocol: str) -> str:
-    """How many published numbers ``more`` results reach, where they have further seeds of a data set; "" if they have none."""
+    """How many published numbers ``more`` results reach, where they have further seeds of a data set.
+
+    "" if they have none.
+    """
     few, many = published.compare(metrics, protocol), published.compare(more, protocol)
     seeds = many.groupby("dataset", sort=False)["n_seeds"].max()
     grown = seeds[seeds > few.groupby("dataset", sort=False)["n_seeds"].max()]

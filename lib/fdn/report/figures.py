@@ -123,7 +123,9 @@ def _diagonal_axes(ax: Axes, points: Points, xlabel: str) -> None:
     """Log axes with the same limits both ways and the dashed line MSE = Var; names the models left out."""
     shown = pd.concat([_on_log_axes(frame)[["var", "mse"]] for frame in points.values()]).to_numpy()
     if not shown.size:
-        raise UserError(f"the variances of {', '.join(points)} are constant: expected a stochastic model, and positive numbers")
+        raise UserError(
+            f"the variances of {', '.join(points)} are constant: expected a stochastic model, and positive numbers"
+        )
     constant = [model for model, frame in points.items() if _on_log_axes(frame).empty]
     if constant:
         xlabel += f" (constant and omitted: {', '.join(constant)})"
@@ -292,10 +294,14 @@ def _fit_scale(ax: Axes, points: Points) -> None:
 
 def _with_means(points: Points) -> Points:
     """The points whose mean, target and place are numbers that axes can show."""
-    shown = {model: frame[np.isfinite(_finite(frame[["mean", "y", "z"]])).all(axis=1)] for model, frame in points.items()}
+    shown = {
+        model: frame[np.isfinite(_finite(frame[["mean", "y", "z"]])).all(axis=1)] for model, frame in points.items()
+    }
     shown = {model: frame for model, frame in shown.items() if frame.loc[frame["region"] == "ID", "z"].nunique() > 1}
     if not shown:
-        raise UserError(f"the predictive means of {', '.join(points)} are no numbers inside the band, or at one place only")
+        raise UserError(
+            f"the predictive means of {', '.join(points)} are no numbers inside the band, or at one place only"
+        )
     return shown
 
 
@@ -350,7 +356,7 @@ def means_of_data(points: Points, title: str = "") -> Figure:
         ax.scatter(frame["z"], frame["mean"], color=colour, marker=marker, s=9, label=model, **dots)
         ax.scatter(frame["z"], frame["y"], color="black", s=2, label="targets", **dots)
         ax.set_title(model, color=colour, fontweight="bold")
-    for ax in grid.flat[len(points):]:
+    for ax in grid.flat[len(points) :]:
         ax.remove()
     _fit_scale(grid[0, 0], points)
     for ax in grid[:, 0]:

@@ -83,7 +83,7 @@ def compare(metrics_df: pd.DataFrame, protocol: str = "published") -> pd.DataFra
             values = values[np.isfinite(values)]
         rows.append(number._asdict() | {"n_seeds": len(values)} | _statistics(number, values))
     columns = [*_KEY, "published", "printed", "half_unit", "n_seeds", *_STATISTICS, "verdict"]
-    return pd.DataFrame(rows, columns=columns).astype({name: "float64" for name in _STATISTICS})
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(_STATISTICS, "float64"))
 
 
 def _cells(metrics_df: pd.DataFrame, protocol: str) -> dict[tuple[str, str], pd.DataFrame]:
@@ -253,7 +253,9 @@ def diagnosis(metrics_df: pd.DataFrame, dataset: str, model: str, protocol: str 
         with np.errstate(invalid="ignore", divide="ignore"):
             z, z_seeds = (value - centre) / spread, (scaled - centre) / spread
         known = {name: getattr(row, name) for name in ("metric", "published", "printed", "place", "verdict")}
-        out.append(known | {"scale": "log" if log else "linear", "z": z, "z_seeds": z_seeds} | dict(zip(runs.index, values)))
+        out.append(
+            known | {"scale": "log" if log else "linear", "z": z, "z_seeds": z_seeds} | dict(zip(runs.index, values))
+        )
     return pd.DataFrame(out)
 
 
@@ -272,8 +274,16 @@ def load_reasons(path: Path = REASONS) -> pd.DataFrame:
     repeated = table.duplicated(_KEY)
     for i, row in enumerate(table.itertuples(index=False)):
         if tuple(row[:3]) not in known or repeated[i] or not row.reason.strip():
-            wrong = "a second time" if repeated[i] else "without a reason" if tuple(row[:3]) in known else "but it is not published"
-            raise UserError(f"{path} names {', '.join(row[:3])} {wrong}; expected published numbers, each once, with a reason")
+            wrong = (
+                "a second time"
+                if repeated[i]
+                else "without a reason"
+                if tuple(row[:3]) in known
+                else "but it is not published"
+            )
+            raise UserError(
+                f"{path} names {', '.join(row[:3])} {wrong}; expected published numbers, each once, with a reason"
+            )
     return table
 
 

@@ -144,16 +144,18 @@ def _notes(rows: Sequence[Sequence[str]], missing: Sequence[str], where: str) ->
 def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> Table:
     """A result table of the paper: published value, reproduced median and [min, max] over seeds in a cell.
 
-    Rows are the paper's six models, and others that are stochastic where they were run; columns rho, b, a, AURC, delta Var, delta MSE and delta CRPS, with the
-    decimals the paper prints in that table. A data set the paper does not have gets the most decimals the
-    paper prints for a column, and no published line.
-    Source: tables "step-unified" to "energy-unified", Appendix F.
+    Rows are the paper's six models, and others that are stochastic where they were run; columns rho, b, a, AURC, delta
+    Var, delta MSE and delta CRPS, with the decimals the paper prints in that table. A data set the paper does not have
+    gets the most decimals the paper prints for a column, and no published line. Source: tables "step-unified" to
+    "energy-unified", Appendix F.
     """
     published = load_published()
     printed = published.set_index(["dataset", "model", "metric"])["printed"]
     known = published["dataset"].eq(dataset)
-    decimals = (published[known] if known.any() else published).groupby("metric")["printed"].agg(
-        lambda texts: max(len(text.partition(".")[2]) for text in texts)
+    decimals = (
+        (published[known] if known.any() else published)
+        .groupby("metric")["printed"]
+        .agg(lambda texts: max(len(text.partition(".")[2]) for text in texts))
     )
     runs = _runs(metrics, dataset, protocol)
     rows = []
@@ -294,7 +296,11 @@ def model_table(protocol: Protocol, n_features: Sequence[int]) -> Table:
     for d in n_features:
         for row in model_grid(d, protocol):
             optional = [DASH if row[width] is None else str(row[width]) for width in ("hyper", "latent")]
-            counts = (row["members"], row["n_params"], *multiply_accumulates(model_spec(row["model"], d, protocol), d, protocol))
+            counts = (
+                row["members"],
+                row["n_params"],
+                *multiply_accumulates(model_spec(row["model"], d, protocol), d, protocol),
+            )
             rows.append((str(d), str(row["model"]), str(row["hidden"]), *optional, *map(str, counts)))
     return Table(
         name=f"models_{protocol.label}",

@@ -102,7 +102,8 @@ def plan(
 ) -> list[Block]:
     """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``, longest first.
 
-    Cells that lack a metric are tested again where their fit was kept; where none was, the gathered results say what they lack.
+    Cells that lack a metric are tested again where their fit was kept; where none was, the gathered results say what
+    they lack.
     """
     blocks = []
     for dataset in datasets:
@@ -182,12 +183,14 @@ def write_prediction(
         "n_params": n_params,
         "n_draws": len(draws),
     }
-    points = pd.DataFrame({
-        "z": dataset.x_test[:, dataset.split_feature],
-        "y": y,
-        "region": np.where(id_test, "ID", "OOD"),
-        **metrics.pointwise(draws, y, variance_offset=offset),
-    })
+    points = pd.DataFrame(
+        {
+            "z": dataset.x_test[:, dataset.split_feature],
+            "y": y,
+            "region": np.where(id_test, "ID", "OOD"),
+            **metrics.pointwise(draws, y, variance_offset=offset),
+        }
+    )
     results.write_cell(out, row, points, dataset.fingerprint)
 
 

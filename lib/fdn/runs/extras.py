@@ -1,7 +1,8 @@
 """Runs beyond the published tables: the print read literally, other objectives and settings, the deterministic models.
 
 They show what the tables leave open and are the evidence for the paper's sentences about beta, hypernetwork capacity,
-warm-up and IWAE. ``data/extras`` holds their metrics, run times and environments, and the page that :mod:`fdn.report.pages.extras` makes of them.
+warm-up and IWAE. ``data/extras`` holds their metrics, run times and environments, and the page that
+:mod:`fdn.report.pages.extras` makes of them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ Layout of a results folder::
 
 Names that are long or no file name are shortened there (:func:`fdn.paths.segment`); the files hold them as they are.
 Numbers are the same to the byte from run to run. Nothing that can be read is computed again; what is damaged does not
-count, and a word is said about it. A cell computed before a metric was added lacks it until it is filled in from its fit.
+count, and a word is said about it. A cell computed before a metric was added lacks it until it is filled in from its
+fit.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def _read_parquet(path: Path, columns: Mapping[str, type], footer_only: bool = F
     try:
         with path.open("rb") as file:  # pyarrow takes names for UTF-8
             footer = pyarrow.parquet.read_metadata(file)
-            found = {field.name: getattr(field.type, "value_type", field.type) for field in footer.schema.to_arrow_schema()}
+            found = {
+                field.name: getattr(field.type, "value_type", field.type) for field in footer.schema.to_arrow_schema()
+            }
             if missing := [name for name in columns if name not in found]:
                 raise ValueError(f"it has no column {missing[0]!r}")
             for name, kind in columns.items():  # of no rows types are not known
@@ -223,8 +226,8 @@ def write_sidecar(out: Path, protocol: str, dataset: str, model: str, seeds: str
 def read_sidecars(folder: Path) -> list[dict]:
     """What every block left: protocol, dataset, model, seeds, seconds and environment (less the command, which names folders).
 
-    From the ``sidecar.json`` of :func:`write_sidecars` if the folder holds one, else from the files of a results folder, where one
-    that is damaged does not count.
+    From the ``sidecar.json`` of :func:`write_sidecars` if the folder holds one, else from the files of a results
+    folder, where one that is damaged does not count.
 
     Raises:
         UserError: if the ``sidecar.json`` is damaged.
@@ -236,7 +239,9 @@ def read_sidecars(folder: Path) -> list[dict]:
     for path in sorted(folder.glob("sidecar/*/*/*/*.json")):
         if content := _or_none(_read_json, path, _SIDECAR):
             content["environment"].pop("argv", None)
-            named = dict(zip(("protocol", "dataset", "model"), path.relative_to(folder / "sidecar").parts))  # by older versions
+            named = dict(
+                zip(("protocol", "dataset", "model"), path.relative_to(folder / "sidecar").parts)
+            )  # by older versions
             blocks.append({**named, **content})
     return blocks
 
@@ -245,7 +250,9 @@ def _read_all_sidecars(folder: Path) -> dict | None:
     try:
         return _read_json(folder / "sidecar.json", {"numerics": int, "environments": list, "blocks": list})
     except UserError as error:
-        raise UserError(f"{error}; take it from the repository again, or make it anew as its folder's README says") from error
+        raise UserError(
+            f"{error}; take it from the repository again, or make it anew as its folder's README says"
+        ) from error
 
 
 def numerics_of(folder: Path) -> int | None:
@@ -255,7 +262,10 @@ def numerics_of(folder: Path) -> int | None:
 
 
 def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
-    """All blocks in one file, ``sidecar.json``, sorted, each environment once; the last of equal ones (but for times) counts."""
+    """All blocks in one file, ``sidecar.json``, sorted, each environment once.
+
+    The last of equal ones (but for times) counts.
+    """
     last = {(b["protocol"], b["dataset"], b["model"], tuple(b["seeds"])): b for b in blocks}
     environments: list[dict] = []
     lines = []
@@ -284,7 +294,7 @@ def collect(out: Path) -> pd.DataFrame:
     while (found := _cells(out)) != before:  # written since we looked, by a run whose file we may have replaced
         cells = [cell for path in sorted(found) if (cell := _or_none(_read_cell, path))]
         frame = pd.DataFrame(cells, columns=list(COLUMNS))
-        frame = sort(frame.astype({c: "float64" for c in SUMMARY_COLUMNS}))
+        frame = sort(frame.astype(dict.fromkeys(SUMMARY_COLUMNS, "float64")))
         with atomic(Path(out) / "metrics.parquet") as path:
             path.write_bytes(frame.to_parquet(index=False))
         before = found
@@ -324,7 +334,11 @@ def load_metrics(out: Path) -> pd.DataFrame:
         frame = _read_metrics(Path(out) / "metrics.parquet")
     except UserError as error:
         cells = any(Path(out).glob("cells/*/*/*/*.json"))
-        mend = f"`fdn collect --out {out}` writes it anew from the cells" if cells else "it has to be copied or computed again"
+        mend = (
+            f"`fdn collect --out {out}` writes it anew from the cells"
+            if cells
+            else "it has to be copied or computed again"
+        )
         raise UserError(f"{error}; {mend}") from error
     if frame is None:
         raise FileNotFoundError(f"{out} holds no results (metrics.parquet); run `fdn run --out {out}` first")
@@ -343,7 +357,10 @@ def _read_metrics(path: Path) -> pd.DataFrame | None:
 
 def has_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -> bool:
     """Whether the per-point results of a cell are there and, as far as their footer says, can be read."""
-    return _or_none(_read_parquet, _path(out, "points", protocol, dataset, model, seed, "parquet"), POINTS, True) is not None
+    return (
+        _or_none(_read_parquet, _path(out, "points", protocol, dataset, model, seed, "parquet"), POINTS, True)
+        is not None
+    )
 
 
 def load_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -> pd.DataFrame:

@@ -117,7 +117,12 @@ def _plain(block: Block, out: Path) -> dict[str, float]:
 
 @undisturbed()
 def study(
-    datasets: Sequence[str], models: Sequence[str], protocol: Protocol, epochs: int, repeats: int, progress: bool = True,
+    datasets: Sequence[str],
+    models: Sequence[str],
+    protocol: Protocol,
+    epochs: int,
+    repeats: int,
+    progress: bool = True,
     device: torch.device = CPU,
 ) -> pd.DataFrame:
     """Seconds (see the module) of every phase of the study, of both programs, a row per data set, model and phase.
@@ -158,7 +163,7 @@ def study(
                 "block": len(block.seeds), "sample": epochs, "program_sample": program, "plain_sample": plain,
                 "program": program * growing * len(seeds) / len(block.seeds), "plain": plain * growing * len(seeds),
             })  # fmt: skip
-    frame = pd.DataFrame(rows).astype({c: "Int64" for c in ("seeds", "epochs", "block", "sample")})
+    frame = pd.DataFrame(rows).astype(dict.fromkeys(("seeds", "epochs", "block", "sample"), "Int64"))
     return frame.assign(ratio=frame["plain"] / frame["program"])
 
 
@@ -405,9 +410,7 @@ def memory_table(frame: pd.DataFrame, device: torch.device = CPU) -> Table:
     whose = "" if device == CPU else "of the GPU's memory, as reserved by PyTorch, "
     cases = frame[["seeds", "test_points"]].drop_duplicates()
     titles = [f"{_times(c.seeds, 'seed')}, {_times(c.test_points, 'test point')}" for c in cases.itertuples()]
-    rows = [
-        (model, *(f"{value:.2f}" for value in of["gigabytes"])) for model, of in frame.groupby("model", sort=False)
-    ]
+    rows = [(model, *(f"{value:.2f}" for value in of["gigabytes"])) for model, of in frame.groupby("model", sort=False)]
     caption = f"In GB, {whose}of a process of its own from start-up to results; the limit is {MEMORY_LIMIT:g}."
     return Table("memory", "Peak memory", caption, ("model", *titles), tuple(rows), "l" + "r" * len(titles))
 
@@ -423,7 +426,12 @@ TABLES = {"phases": (ratio_table, phase_table), "growth": (growth_table,), "memo
 
 
 def measure(
-    datasets: Sequence[str], models: Sequence[str], protocol: Protocol, epochs: int, quick: bool, progress: bool = True,
+    datasets: Sequence[str],
+    models: Sequence[str],
+    protocol: Protocol,
+    epochs: int,
+    quick: bool,
+    progress: bool = True,
     device: torch.device = CPU,
 ) -> dict[str, pd.DataFrame]:
     """Everything: ``phases`` of the study, and ``growth``, ``memory`` and ``op`` on the first data set.

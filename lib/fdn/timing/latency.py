@@ -36,7 +36,8 @@ BASE_MLP = "MLPNet of the FDN's width"
 def measure(quick: bool = False) -> pd.DataFrame:
     """Ratios of times: columns quantity, model, size, ratio.
 
-    - ``prediction``: K = size draws at the 2001 test points of step, in units of MLPNet's one pass; an ensemble's size is
+    - ``prediction``: K = size draws at the 2001 test points of step, in units of MLPNet's one pass; an ensemble's size
+    is
       its number of members M.
     - ``prediction exponent``: slope of log time against log K (or log M) over all sizes.
     - ``step``: a training step (batch 64, K = 1, step task) in units of MLPNet's.
@@ -76,7 +77,9 @@ def load(folder: Path | None = None) -> pd.DataFrame | None:
         return None
     frame = pd.read_csv(path)
     if list(frame.columns) != list(COLUMNS):
-        raise UserError(f"{path} has columns {list(frame.columns)}, expected {', '.join(COLUMNS)}; run `fdn latency` again")
+        raise UserError(
+            f"{path} has columns {list(frame.columns)}, expected {', '.join(COLUMNS)}; run `fdn latency` again"
+        )
     return frame
 
 
@@ -106,7 +109,9 @@ def _prediction(trained: Fit, x: np.ndarray, draws: int, expected: int) -> Calla
         sampled = trained.predict(0, x, draws).draws
         seconds = clock(CPU) - start
         if sampled.shape != (expected, len(x)) or not torch.isfinite(sampled).all():
-            raise FloatingPointError(f"{trained.spec.name}: {tuple(sampled.shape)} draws or not finite; expected {(expected, len(x))}")
+            raise FloatingPointError(
+                f"{trained.spec.name}: {tuple(sampled.shape)} draws or not finite; expected {(expected, len(x))}"
+            )
         return seconds
 
     return timed
@@ -128,7 +133,9 @@ def _predictions(dataset: Dataset, quick: bool) -> list[tuple]:
     for m in members:
         # an epoch is split among the members: one of each
         protocol = replace(TIMED, ensemble_members=m, epochs=m)
-        timed[ENSEMBLE, m] = _prediction(_fit(model_spec(ENSEMBLE, 1, protocol), dataset, protocol), dataset.x_test, 1, m)
+        timed[ENSEMBLE, m] = _prediction(
+            _fit(model_spec(ENSEMBLE, 1, protocol), dataset, protocol), dataset.x_test, 1, m
+        )
     seconds = interleaved(timed, 3 if quick else 15)
     return [
         *(("prediction", name, size, value / seconds["MLPNet", 1]) for (name, size), value in seconds.items()),

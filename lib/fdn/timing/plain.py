@@ -201,9 +201,7 @@ class PlainNetwork(nn.Module):
     def __init__(self, spec: ModelSpec, n_features: int, protocol: Protocol) -> None:
         super().__init__()
         widths = [n_features, *spec.hidden, 1]
-        self.layers = nn.ModuleList(
-            _layer(a, b, n_features, spec, protocol) for a, b in zip(widths[:-1], widths[1:])
-        )
+        self.layers = nn.ModuleList(_layer(a, b, n_features, spec, protocol) for a, b in zip(widths[:-1], widths[1:]))
         self.always_drops = spec.name == "MLPDropoutNet"
         self.rate = protocol.dropout if self.always_drops else protocol.ensemble_dropout if spec.members > 1 else 0.0
         self.stochastic = self.always_drops or any(isinstance(layer, Global | FDN) for layer in self.layers)

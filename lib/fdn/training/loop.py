@@ -35,7 +35,8 @@ class Fit:
         flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members; where it was trained.
         best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
         scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
-        seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best epoch).
+        seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best
+            epoch).
     """
 
     spec: ModelSpec
@@ -212,7 +213,9 @@ def fit(
     scores = np.empty((len(seeds), epochs))
     seconds = dict.fromkeys(("training", "validation", "selection"), 0.0)
     update = 0
-    bar = tqdm(range(1, epochs + 1), desc=f"{dataset.name} {spec.name}", disable=None if progress else True, leave=False)
+    bar = tqdm(
+        range(1, epochs + 1), desc=f"{dataset.name} {spec.name}", disable=None if progress else True, leave=False
+    )
     for epoch in bar:
         start = clock(device)
         order = to_device(shuffles.permutations(n_train), device)  # (*order_lead, N)
@@ -250,7 +253,10 @@ def restore(
     scores: np.ndarray,
     device: str | torch.device = CPU,
 ) -> Fit:
-    """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``: it predicts what it did."""
+    """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``.
+
+    It predicts what it did.
+    """
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))

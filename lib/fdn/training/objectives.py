@@ -55,7 +55,10 @@ class HomoscedasticGaussian:
 
 @dataclass(frozen=True)
 class HeteroscedasticGaussian:
-    r"""p(y | x, theta) = N(y; f, sigma^2) with both from the network, sigma = floor + softplus(rho) (paper, appendix D)."""
+    r"""p(y | x, theta) = N(y.
+
+    F, sigma^2) with both from the network, sigma = floor + softplus(rho) (paper, appendix D).
+    """
 
     floor: NonNegative = 1e-3
     n_outputs = 2

@@ -23,7 +23,10 @@ DEVICE_ELEMENTS = 1 << 26  # in place of PART_ELEMENTS on a GPU, which needs mor
 
 
 def noise_kind(noise: str, sampled_weights: bool = False) -> str:
-    """How a protocol's noise is computed: independent noise as ``local``, the same distribution, where weights need not exist."""
+    """How a protocol's noise is computed.
+
+    Independent noise as ``local``, the same distribution, where weights need not exist.
+    """
     return "local" if noise == "independent" and not sampled_weights else noise
 
 
@@ -70,9 +73,7 @@ def as_numbers(
     return torch.as_tensor(numbers, device=device)
 
 
-def predict_outputs(
-    stack: Stack, row: Tensor, x: Tensor, streams: Streams, draws: int, kind: str
-) -> Tensor:
+def predict_outputs(stack: Stack, row: Tensor, x: Tensor, streams: Streams, draws: int, kind: str) -> Tensor:
     """Network outputs of one seed, or of several, for all x.
 
     Args:
@@ -147,6 +148,9 @@ class Prediction:
         return self.aleatoric + self.epistemic
 
     def mixture(self) -> MixtureSameFamily:
-        """The predictive density (1/K) sum_k N(y; f_k(x), sigma_k(x)^2) as a ``torch.distributions`` object, batch ``(N,)``."""
+        """The predictive density (1/K) sum_k N(y.
+
+        F_k(x), sigma_k(x)^2) as a ``torch.distributions`` object, batch ``(N,)``.
+        """
         components = Normal(self.draws.mT, self.noise_variance.mT.sqrt())  # (N, K)
         return MixtureSameFamily(Categorical(logits=torch.zeros_like(self.draws.mT)), components)

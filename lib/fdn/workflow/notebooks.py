@@ -84,9 +84,7 @@ def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, obj
                 f"{unfinished} shows how far it came"
             ) from error
         except KeyboardInterrupt:
-            logging.getLogger("asyncio").setLevel(
-                logging.CRITICAL
-            )  # it reports the interrupted cell at length
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it reports the interrupted cell at length
             raise
     unfinished.replace(target)
 
@@ -129,9 +127,7 @@ def normalise(notebook: NotebookNode) -> None:
     language = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"}
     notebook.metadata = nbformat.from_dict({**kept, "kernelspec": spec, "language_info": language})
     for cell in notebook.cells:
-        cell.metadata = nbformat.from_dict(
-            {k: v for k, v in cell.metadata.items() if k in ("tags", "jupyter")}
-        )
+        cell.metadata = nbformat.from_dict({k: v for k, v in cell.metadata.items() if k in ("tags", "jupyter")})
         for output in cell.get("outputs", []):
             if "text" in output:
                 output.text = _without_places(output.text)
@@ -157,9 +153,7 @@ def check_pairs(folder: Path) -> list[Path]:
     for path in notebooks:
         script = path.with_suffix(".py")
         if not script.exists():
-            raise UserError(
-                f"{path.name} has no {script.name} beside it; `jupytext --to py:percent {path}` writes it"
-            )
+            raise UserError(f"{path.name} has no {script.name} beside it; `jupytext --to py:percent {path}` writes it")
         pair = [_cells(nbformat.read(path, as_version=4)), _cells(jupytext.read(script))]
         if pair[0] != pair[1]:
             same = [a == b for a, b in zip(*pair)]

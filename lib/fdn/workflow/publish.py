@@ -74,9 +74,7 @@ def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
         raise UserError(f"{out} holds no results to publish; run `fdn reproduce --out {out}` first")
     frame = results.collect(out)  # cells of these numerics
     if frame.empty:
-        raise UserError(
-            f"all results in {out} are of another version of the numerics; run `fdn reproduce` again"
-        )
+        raise UserError(f"all results in {out} are of another version of the numerics; run `fdn reproduce` again")
     known = frame["protocol"].isin(list(PROTOCOLS)) & frame["dataset"].isin(data.NAMES)
     if left := sorted({f"{row.dataset} {row.protocol}" for row in frame[~known].itertuples()}):
         if not known.any():

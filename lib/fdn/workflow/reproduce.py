@@ -155,9 +155,7 @@ def _is_current(task: Task, protocol: Protocol, out: Path) -> bool:
 def _is_newer(path: Path, task: Task, *sources: Path) -> bool:
     if notebooks.parameters_used(path) != task.parameters:
         return False
-    return all(
-        source.stat().st_mtime <= path.stat().st_mtime for source in (task.source, *sources, *paths.program())
-    )
+    return all(source.stat().st_mtime <= path.stat().st_mtime for source in (task.source, *sources, *paths.program()))
 
 
 def _run(task: Task, is_current: bool, say: Callable[[str], None]) -> list[str]:

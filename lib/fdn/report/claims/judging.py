@@ -42,7 +42,8 @@ def published_frame(dataset: str) -> pd.DataFrame:
 def seed_frames(metrics: pd.DataFrame, dataset: str, protocol: str = PUBLISHED.label) -> dict[int, pd.DataFrame]:
     """Per seed of an FDN, the frame that claims are put to: a row per model, and per model under changed settings.
 
-    The column mean_error_id is :func:`fdn.report.tables.corrected_mean_error`; TrainingMean, which has no seed, is in every frame.
+    The column mean_error_id is :func:`fdn.report.tables.corrected_mean_error`; TrainingMean, which has no seed, is in
+    every frame.
     """
     labels = metrics["protocol"]
     changed = labels.str.startswith(f"{protocol}+")

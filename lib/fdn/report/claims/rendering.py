@@ -36,7 +36,12 @@ def page(found: Sequence[Finding]) -> str:
     for (section, words, criterion), group in by_statement(found).items():
         conclusion = overall(finding.conclusion for finding in group)
         numbers = [(f.numbers or DASH) + (f" (median: {f.median})" if f.median != DASH else "") for f in group]
-        cells = ("\n".join(f.dataset for f in group), criterion, "\n".join(f.published for f in group), "\n".join(numbers))
+        cells = (
+            "\n".join(f.dataset for f in group),
+            criterion,
+            "\n".join(f.published for f in group),
+            "\n".join(numbers),
+        )
         sections.setdefault(section, []).append((f"“{words}”", *cells, f"**{conclusion}**"))
     parts = [
         "# What the paper says, and whether it holds",
@@ -72,7 +77,9 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
     found = findings(extras.pool() if metrics is None else metrics, latency.load())
     table, text = folder / "claims.csv", folder / "README.md"
     with results.atomic(table) as path:
-        pd.DataFrame(found, columns=[field.name for field in fields(Finding)]).astype({"held": "Int64"}).to_csv(path, index=False)
+        pd.DataFrame(found, columns=[field.name for field in fields(Finding)]).astype({"held": "Int64"}).to_csv(
+            path, index=False
+        )
     with results.atomic(text) as path:
         path.write_text(page(found), encoding="utf-8")
     return [table, text]

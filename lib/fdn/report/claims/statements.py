@@ -1,8 +1,8 @@
 """The paper's claims about its results, each with a criterion that numbers can meet or miss.
 
-The words are the paper's, the criteria are ours. A :class:`Claim` compares the rows of one table, so that it can be put to
-the published table and to every one of our seeds alike; a :class:`Fact` is one statement about counts, settings, times or
-all seeds together.
+The words are the paper's, the criteria are ours. A :class:`Claim` compares the rows of one table, so that it can be put
+to the published table and to every one of our seeds alike; a :class:`Fact` is one statement about counts, settings,
+times or all seeds together.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CLASSICAL = ["MLPDropoutNet", *SHARP]
 class Claim:
     """A sentence of the paper about some data sets, and what would have to be true of the numbers.
 
-    ``holds`` takes a frame with a row per model, among them ``models``, and ``metrics`` among its columns. A model under
-    changed settings is a row of its own, :func:`variant`. With ``across``, the frame has the rows of all ``datasets``,
-    named "airfoil/LP-FDNet", and the claim is judged once.
+    ``holds`` takes a frame with a row per model, among them ``models``, and ``metrics`` among its columns. A model
+    under changed settings is a row of its own, :func:`variant`. With ``across``, the frame has the rows of all
+    ``datasets``, named "airfoil/LP-FDNet", and the claim is judged once.
     """
 
     section: str
@@ -117,8 +117,9 @@ def _competitive(metric: str) -> Callable[[pd.DataFrame], bool]:
 
 
 def _somewhat_larger(metric: str) -> Callable[[pd.DataFrame], bool]:
-    return lambda t: t.loc[OTHERS, metric].min() < t.loc[FDN, metric].min() and (
-        t.loc[FDN, metric].max() <= 2 * t.loc[OTHERS, metric].min()
+    return lambda t: (
+        t.loc[OTHERS, metric].min() < t.loc[FDN, metric].min()
+        and (t.loc[FDN, metric].max() <= 2 * t.loc[OTHERS, metric].min())
     )
 
 
@@ -167,7 +168,9 @@ def _trade_off(settings: Sequence[dict[str, float]], rising: bool) -> Callable[[
             for model in FDN for metric in ("var_id", "var_ood")
         ]  # fmt: skip
         inside, outside = moves[::2], moves[1::2]
-        return all((a == b).all() and (abs(a.sum()) == len(a)) and (a[0] > 0 or not rising) for a, b in zip(inside, outside))
+        return all(
+            (a == b).all() and (abs(a.sum()) == len(a)) and (a[0] > 0 or not rising) for a, b in zip(inside, outside)
+        )
 
     return holds
 
@@ -694,5 +697,3 @@ FACTS = (
     Fact("Appendix G", "[adapter-style] overhead of FDN remains a small fraction of the backbone", DASH,
          _unmeasured("no backbone is deep enough here")),
 )  # fmt: skip
-
-

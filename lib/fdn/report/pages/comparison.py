@@ -13,7 +13,10 @@ from fdn.runs import results
 
 
 def comparison_page(metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | None = None) -> str:
-    """The page of all published numbers, Markdown; what ``more`` results reach, which have further seeds, comes second."""
+    """The page of all published numbers, Markdown.
+
+    What ``more`` results reach, which have further seeds, comes second.
+    """
     comparison = published.compare(metrics, protocol)
     parts = [
         "# The published numbers, one by one",

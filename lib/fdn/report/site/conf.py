@@ -54,16 +54,26 @@ def _describe_figures(app, doctree) -> None:
     from docutils import nodes
 
     for section in doctree.findall(nodes.section):
-        images = [image for child in section.children if not isinstance(child, nodes.section) for image in child.findall(nodes.image)]
+        images = [
+            image
+            for child in section.children
+            if not isinstance(child, nodes.section)
+            for image in child.findall(nodes.image)
+        ]
         for number, image in enumerate(images, 1):
             which = f" {number} of {len(images)}" if len(images) > 1 else ""
             image.attributes.setdefault("alt", f"Figure{which} of section {section.next_node(nodes.title).astext()}")
 
 
 def _label(app, page, template, context, doctree) -> None:
-    """Tables written in Markdown say which way their headers point, as the others do; headings in the menu their level."""
+    """Tables written in Markdown say which way their headers point, as the others do.
+
+    Headings in the menu their level.
+    """
     if "furo_navigation_tree" in context:
-        context["furo_navigation_tree"] = context["furo_navigation_tree"].replace('role="heading"', 'role="heading" aria-level="2"')
+        context["furo_navigation_tree"] = context["furo_navigation_tree"].replace(
+            'role="heading"', 'role="heading" aria-level="2"'
+        )
     if "body" in context:
         context["body"] = re.sub(r'<th(?= class="(?:[^"]* )?head)', '<th scope="col"', context["body"])
 

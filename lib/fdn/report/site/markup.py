@@ -23,11 +23,13 @@ class Printed(NamedTuple):
 Cell = str | float | int | Printed | None
 
 
-def sortable_table(name: str, caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], heads: int = 1) -> str:
+def sortable_table(
+    name: str, caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], heads: int = 1
+) -> str:
     """A table in a box that scrolls sideways where the page is narrow.
 
-    A float is shown as :func:`fdn.report.tables.plain_number` writes it, with its exact value in ``data-value``; text is
-    shown as it is, `code` in typewriter; None and NaN are a dash. The first ``heads`` cells of a row name it.
+    A float is shown as :func:`fdn.report.tables.plain_number` writes it, with its exact value in ``data-value``; text
+    is shown as it is, `code` in typewriter; None and NaN are a dash. The first ``heads`` cells of a row name it.
 
     >>> print(sortable_table("t", "Numbers", ["model", "b"], [["BayesNet", 1 / 3]]).replace("><", ">\\n<"))
     <div class="table-wrapper docutils container" role="region" aria-labelledby="t" tabindex="0">

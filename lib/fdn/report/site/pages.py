@@ -159,7 +159,10 @@ def _results(site: _Site) -> None:
     for name in site.datasets:
         runs = site.metrics[site.metrics["dataset"] == name]
         numbers = site.comparison[site.comparison["dataset"] == name]
-        figures.save(seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}"), site.source / "figures" / f"{name}_points")
+        figures.save(
+            seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}"),
+            site.source / "figures" / f"{name}_points",
+        )
         points = _points(site, name, runs)
         _csv(site, runs, f"results/{name}/seeds.csv")
         _csv(site, numbers, f"results/{name}/comparison.csv")
@@ -214,7 +217,10 @@ def _points(site: _Site, dataset: str, runs: pd.DataFrame) -> pd.DataFrame | Non
 def _comparison(site: _Site) -> None:
     _csv(site, site.comparison, "comparison.csv")
     table = markup.sortable_table(
-        "comparison", "Published numbers beside the seeds'", *number_rows(site.comparison, ["dataset", "model", "metric"]), heads=3
+        "comparison",
+        "Published numbers beside the seeds'",
+        *number_rows(site.comparison, ["dataset", "model", "metric"]),
+        heads=3,
     )
     _render(site, "comparison.md", table=table)
 
