@@ -166,7 +166,7 @@ def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
         for metric in RESULT_COLUMNS:
             text = MISSING
             if model in runs:
-                text = _spread(runs[model][metric], lambda v: f"{v:z.{decimals[metric]}f}", "\n")
+                text = _spread(runs[model][metric], lambda v, digits=decimals[metric]: f"{v:z.{digits}f}", "\n")
             cells.append(f"{printed[dataset, model, metric]}\n{text}" if in_print else text)
         rows.append(tuple(cells))
     seeds = _seed_text({model: run for model, run in runs.items() if model in models})
