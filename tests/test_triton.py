@@ -102,3 +102,45 @@ def test_a_spilling_tile_is_seen(monkeypatch):
     monkeypatch.setitem(aot.TILES, (build.kernel, build.form), replace(aot.TILES[build.kernel, build.form], BO=4, BI=32))
     usage = aot.compile_one(build)
     assert usage.spills > 0 and not aot.fits(build, usage)
+
+
+def test_static_count_follows_loops_within_loops():
+    """A hand-written listing: 2 + 3 (2 + 5 * 3) instructions, one special function and one product in the inner loop."""
+    from fdn_kernels import aot
+
+    code = """
+        /*0000*/ MOV R1, c[0x0][0x28] ;
+    .L_x_1:
+        /*0010*/ IADD3 R2, R2, 0x1, RZ ;
+    .L_x_0:
+        /*0020*/ MUFU.EX2 R3, R3 ;
+        /*0030*/ HMMA.1688.F32.TF32 R4, R8, R10, R4 ;
+        /*0040*/ @P0 BRA `(.L_x_0) ;
+        /*0050*/ @P1 BRA `(.L_x_1) ;
+    .L_x_2:
+        /*0060*/ BRA `(.L_x_2) ;
+    """
+    found = aot.count(code, lambda loops: (3, 5)[:loops])
+    assert found == aot.Count(issued=2 + 3 * (2 + 5 * 3), special=8 * 15, tensor=4 * 15)
+
+
+def test_static_count_of_a_compiled_loop_grows_by_its_body():
+    """A kernel whose loop adds one number per round: the count is linear in the trip count, with a small slope."""
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from fdn_kernels import aot
+
+    @triton.jit
+    def add_up(x, n):
+        total = 0.0
+        for i in range(0, n):
+            total += tl.load(x + i * i)
+        tl.store(x, total)
+
+    source = ASTSource(add_up, {"x": "*fp32", "n": "i32"}, {}, {})
+    _, code = aot.inspect(triton.compile(source, target=GPUTarget("cuda", 90, 32)))
+    counts = [aot.count(code, lambda loops: [trips] * loops).issued for trips in (0, 1, 2)]
+    assert 3 <= counts[1] - counts[0] == counts[2] - counts[1] <= 400
