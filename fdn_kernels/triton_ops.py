@@ -70,7 +70,7 @@ def _normal_pair(x, y):
 
 @_kernel
 def _noise_kernel(
-    seeds, eps, e_r, e_k, draws, examples, d_in, d_out, DO, DI, first_draw, first_example, noise_stream,
+    seeds, eps, draws, examples, d_in, d_out, DO, DI, first_draw, first_example, noise_stream,
     LOCAL: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Noise of four draws: (examples, d_out) for local, else (examples, DO, DI), whose padding has noise too."""
@@ -85,7 +85,8 @@ def _noise_kernel(
     n0, n1 = _normal_pair(x0, x1)
     n2, n3 = _normal_pair(x2, x3)
     k = group * 4 - first_draw
-    at, exists = eps + r * e_r + k.to(tl.int64) * e_k + n, n < examples * width
+    e_k = (examples * width).to(tl.int64)
+    at, exists = eps + (r * draws + k) * e_k + n, n < examples * width
     tl.store(at, n0, mask=exists & (k >= 0) & (k < draws))
     tl.store(at + e_k, n1, mask=exists & (k + 1 >= 0) & (k + 1 < draws))
     tl.store(at + 2 * e_k, n2, mask=exists & (k + 2 >= 0) & (k + 2 < draws))
@@ -153,7 +154,8 @@ def _weight_noise(eps, n, BB: tl.constexpr, e_b, DI, INDEPENDENT: tl.constexpr, 
     offsets = (n // BI) * DI + n % BI
     if INDEPENDENT:
         return tl.load(eps + tl.arange(0, BB)[:, None].to(tl.int64) * e_b + offsets[None, :])
-    return tl.load(eps + offsets)[None, :]
+    else:
+        return tl.load(eps + offsets)[None, :]
 
 
 # -- forward -------------------------------------------------------------------------------------------------------------
@@ -477,15 +479,27 @@ class Tile:
     """A program's warps and the sizes of its tile, by the kernel's names; registers suffice (see :mod:`fdn_kernels.aot`)."""
 
     warps: int
-    sizes: tuple[tuple[str, int], ...]
+    sizes: dict[str, int]
 
     def __getitem__(self, name: str) -> int:
-        return dict(self.sizes)[name]
+        return self.sizes[name]
+
+    def get(self, name: str, default: int) -> int:
+        return self.sizes.get(name, default)
 
 
 def tile(warps: int, **sizes: int) -> Tile:
-    """As ``Tile`` is written down."""
-    return Tile(warps, tuple(sizes.items()))
+    """As a ``Tile`` is written down.
+
+    Raises:
+        ValueError: for sizes that are no powers of two, or below 16 where products need 16.
+    """
+    depths = [sizes.get(name, 16) for name in ("BM", "BN")] + ([sizes["BK"]] if "BM" in sizes else [])
+    if "BB" in sizes and "BO" in sizes and "BK" not in sizes:
+        depths += [sizes["BB"], sizes["BO"] * sizes["BI"]]
+    if any(size & (size - 1) for size in sizes.values()) or min(depths) < 16:
+        raise ValueError(f"a tile's sizes are powers of two, and its matrix products at least 16 deep and wide; given {sizes}")
+    return Tile(warps, sizes)
 
 
 # Four warps with 64 rows each share one asynchronous product of Hopper's: fewer rows would be computed several times.
@@ -494,21 +508,20 @@ TILES = {
     "rows": tile(4, BB=64, BO=2, BI=16),
     "weights": tile(4, BB=32, BO=4, BI=16),
     "product": tile(8, BM=128, BN=64, BK=32),
-    "contract": tile(4, BB=32, BK=16, BP=4, BQ=4),
-    "correlate": tile(4, BB=32, BK=8, BO=4, BI=16),
+    "contract": tile(4, BB=64, BK=8, BP=16, BQ=1),
+    "correlate": tile(4, BB=32, BK=2, BO=8, BI=16),
     "noise": tile(4, BN=512),
 }
 KERNELS = {"forward": _forward_kernel, "rows": _rows_kernel, "weights": _weights_kernel, "product": _product_kernel,
            "contract": _contract_kernel, "correlate": _correlate_kernel, "noise": _noise_kernel}  # fmt: skip
 OPTIONS = {"num_stages": 1, "maxnreg": 255}  # with a limit of 255 ptxas does not spill to stay below 128
-EXAMPLES = 64  # examples, outputs and inputs are padded to multiples of these, those of the tiles
 GRID_LIMIT = (1 << 16) - 1  # programs along the second and third axis
 
 
 def _launch(kernel: str, grid: tuple[int, int, int], **arguments) -> None:
     tile = TILES[kernel]
     if math.prod(grid) > 0:
-        KERNELS[kernel][grid](**arguments, **dict(tile.sizes), num_warps=tile.warps, **OPTIONS)
+        KERNELS[kernel][grid](**arguments, **tile.sizes, num_warps=tile.warps, **OPTIONS)
 
 
 def _ceil(n: int, step: int) -> int:
@@ -588,8 +601,11 @@ class _Call:
         # one draw needs no second kind; without a distribution that draws share there is nothing to hold
         self.LP = z.shape[1] > 1 or draws == 1 or kl == "sampled" or noise == "independent"
         self.kl_draws = draws if z.shape[1] > 1 or kl == "sampled" else 1
-        self.DI = _ceil(self.d_in + 1, 16)
-        self.DO = _ceil(self.d_out, 4)
+        tiles = [TILES[name] for name in ("forward", "rows", "weights", *(("contract", "correlate") if noise == "shared" and not self.LP else ()))]
+        self.DO = _ceil(self.d_out, max(t.get(name, 1) for t in tiles for name in ("BO", "BP", "BQ")))
+        self.DI = _ceil(self.d_in + 1, max(t.get(name, 1) for t in tiles for name in ("BI", "BP", "BQ")))
+        self.examples = max(t["BB"] for t in tiles)  # examples are padded to multiples of these, those of the tiles
+        self.shared_noise = None  # of the last draws
         self.BH = max(16, triton.next_power_of_2(self.h))
         self.mean, self.rho = (_padded(t, self.DO, self.DI, self.BH) for t in _split_rows(weight, self.d_in))
         self.mean_bias, self.rho_bias = (_padded(t, self.DO, self.DI) for t in _split_rows(bias, self.d_in))
@@ -611,8 +627,8 @@ class _Call:
         else:
             b_step = max(64, SCRATCH // (self.R * (self.K * per_pair + 4 * self.DO * self.DI)) // 64 * 64)
             k_step = self.K
-        for b in range(0, self.B, b_step):
-            for k in range(0, self.K, k_step):
+        for k in range(0, self.K, k_step):
+            for b in range(0, self.B, b_step):
                 yield _Chunk(slice(k, min(k + k_step, self.K)), slice(b, min(b + b_step, self.B)))
 
 
@@ -623,35 +639,40 @@ class _Part:
         self.call, self.chunk = call, chunk
         self.draws = chunk.draws.stop - chunk.draws.start
         self.n = chunk.examples.stop - chunk.examples.start
-        self.examples = _ceil(self.n, EXAMPLES)
+        self.examples = _ceil(self.n, call.examples)
         self.z = _padded(chunk.of(call.z), self.examples, call.BH)  # (R, 1 or k, B, BH)
         a = chunk.of(call.a)
         self.a1 = a.new_zeros((*a.shape[:2], self.examples, call.DI), dtype=torch.float32)  # (a, 1)
         self.a1[:, :, : self.n, : call.d_in] = a
         self.a1[:, :, : self.n, call.d_in] = 1
         self.x = self.a1.square() if call.squared else self.a1
-        self.eps = self._noise() if call.drawn else call.nothing
+        self.eps = call.nothing
+        if call.noise == "shared":
+            if call.shared_noise is None or call.shared_noise[0] != chunk.draws:
+                call.shared_noise = chunk.draws, self._noise()
+            self.eps = call.shared_noise[1]
+        elif call.drawn:
+            self.eps = self._noise()
 
     def _noise(self) -> Tensor:
         """(R, k, B, d_out) for local, else (R, k, 1 or B, DO, DI)."""
         call, chunk = self.call, self.chunk
-        local, b = call.noise == "local", 1 if call.noise == "shared" else self.n
+        local = call.noise == "local"
+        b = {"shared": 1, "independent": self.examples, "local": self.n}[call.noise]
         if call.eps is not None:
             eps = chunk.of(call.eps)
             if local:
                 return eps.float()
             weights, biases = eps.split([call.d_out * call.d_in, call.d_out], -1)
             eps = torch.cat([weights.unflatten(-1, (call.d_out, call.d_in)), biases.unsqueeze(-1)], -1)
-            return _padded(eps, 1 if b == 1 and call.noise == "shared" else self.examples, call.DO, call.DI)
-        padded = () if local else (call.DO, call.DI)
-        eps = torch.zeros((call.R, self.draws, b if b == 1 or local else self.examples, *(padded or (call.d_out,))), device=call.a.device)
+            return _padded(eps, b, call.DO, call.DI)
+        eps = self.empty(call.R, self.draws, b, *((call.d_out,) if local else (call.DO, call.DI)))
         first, tile = chunk.draws.start, TILES["noise"]
         groups = (chunk.draws.stop + 3) // 4 - first // 4
-        d_out, examples = (call.d_out, b) if local else (call.DO, b)
-        programs = triton.cdiv(examples * math.prod(padded or (call.d_out,)), tile["BN"])
+        programs = triton.cdiv(math.prod(eps.shape[2:]), tile["BN"])
         _launch(
-            "noise", (programs, groups, call.R), seeds=call.seed.contiguous(), eps=eps, e_r=eps.stride(0), e_k=eps.stride(1), draws=self.draws,
-            examples=examples, d_in=call.d_in, d_out=call.d_out, DO=d_out, DI=call.DI, first_draw=first,
+            "noise", (programs, groups, call.R), seeds=call.seed.contiguous(), eps=eps, draws=self.draws,
+            examples=b, d_in=call.d_in, d_out=call.d_out, DO=call.DO, DI=call.DI, first_draw=first,
             first_example=0 if call.noise == "shared" else chunk.examples.start, noise_stream=call.stream - (call.stream >> 31 << 32),
             LOCAL=local,
         )  # fmt: skip
