@@ -168,10 +168,11 @@ def shipped(every: bool = False) -> list[Layer]:
               "shared": ("analytic", "sampled", "none"), "independent": ("sampled", "analytic", "none")}  # fmt: skip
     pairs = [(noise, kl) for noise, kls in noises.items() for kl in kls]
     heavy = [("local", "analytic"), ("shared", "analytic"), ("independent", "sampled")]
-    found = [Layer(conditioning, *pair, precision) for conditioning, pair, precision in
-             itertools.product(("LP", "IC"), pairs if every else heavy, PRECISIONS)]  # fmt: skip
-    widths = (32, 64, 128) if every else (64,)
-    return found + [Layer(conditioning, *pair, h=h) for conditioning, pair, h in itertools.product(("LP", "IC"), heavy, widths)]
+    found = itertools.product(("LP", "IC"), pairs if every else heavy, PRECISIONS, (16, 32, 64) if every else (16,))
+    if not every:
+        found = [*found, *(("LP", pair, PRECISIONS[0], h) for pair in heavy for h in (32, 64))]
+    return [Layer(conditioning, *pair, precision, h=h) for conditioning, pair, precision, h in found
+            if conditioning == "LP" or pair[0] != "independent" and pair[1] != "sampled"]  # fmt: skip
 
 
 def compile_layer(layer: Layer, arch: int) -> list[tuple[str, str, int, Usage]]:

@@ -507,6 +507,9 @@ TILES = {
     "forward": tile(4, BB=64, BO=2, BI=16),  # examples, outputs, inputs
     "rows": tile(4, BB=64, BO=2, BI=16),
     "weights": tile(4, BB=32, BO=4, BI=16),
+    "wide forward": tile(8, BB=64, BO=1, BI=16),  # for hypernetworks wider than 32, or a sampled KL, which needs means too
+    "wide rows": tile(8, BB=16, BO=2, BI=16),
+    "wide weights": tile(8, BB=16, BO=2, BI=16),
     "product": tile(8, BM=128, BN=64, BK=32),
     "contract": tile(4, BB=64, BK=8, BP=16, BQ=1),
     "correlate": tile(4, BB=32, BK=2, BO=8, BI=16),
@@ -518,10 +521,11 @@ OPTIONS = {"num_stages": 1, "maxnreg": 255}  # with a limit of 255 ptxas does no
 GRID_LIMIT = (1 << 16) - 1  # programs along the second and third axis
 
 
-def _launch(kernel: str, grid: tuple[int, int, int], **arguments) -> None:
-    tile = TILES[kernel]
+def _launch(name: str, grid: tuple[int, int, int], **arguments) -> None:
+    """Start the kernel of a tile."""
+    tile = TILES[name]
     if math.prod(grid) > 0:
-        KERNELS[kernel][grid](**arguments, **tile.sizes, num_warps=tile.warps, **OPTIONS)
+        KERNELS[name.removeprefix("wide ")][grid](**arguments, **tile.sizes, num_warps=tile.warps, **OPTIONS)
 
 
 def _ceil(n: int, step: int) -> int:
@@ -601,12 +605,14 @@ class _Call:
         # one draw needs no second kind; without a distribution that draws share there is nothing to hold
         self.LP = z.shape[1] > 1 or draws == 1 or kl == "sampled" or noise == "independent"
         self.kl_draws = draws if z.shape[1] > 1 or kl == "sampled" else 1
-        tiles = [TILES[name] for name in ("forward", "rows", "weights", *(("contract", "correlate") if noise == "shared" and not self.LP else ()))]
+        self.BH = max(16, triton.next_power_of_2(self.h))
+        self.wide = "wide " if self.BH > 32 or kl == "sampled" else ""
+        names = [self.wide + name for name in ("forward", "rows", "weights")]
+        tiles = [TILES[name] for name in (*names, *(("contract", "correlate") if noise == "shared" and not self.LP else ()))]
         self.DO = _ceil(self.d_out, max(t.get(name, 1) for t in tiles for name in ("BO", "BP", "BQ")))
         self.DI = _ceil(self.d_in + 1, max(t.get(name, 1) for t in tiles for name in ("BI", "BP", "BQ")))
         self.examples = max(t["BB"] for t in tiles)  # examples are padded to multiples of these, those of the tiles
         self.shared_noise = None  # of the last draws
-        self.BH = max(16, triton.next_power_of_2(self.h))
         self.mean, self.rho = (_padded(t, self.DO, self.DI, self.BH) for t in _split_rows(weight, self.d_in))
         self.mean_bias, self.rho_bias = (_padded(t, self.DO, self.DI) for t in _split_rows(bias, self.d_in))
         self.eps = eps if self.drawn else None
@@ -719,7 +725,7 @@ class _Part:
 
     def spreads(self, kl: str) -> tuple[Tensor, Tensor]:
         """LP: sums of factors times inputs, (R, k, B, DO); IC: the factors, (R, B, DO, DI). And the KL's part, (R, k, B)."""
-        call, tile = self.call, TILES["forward"]
+        call, tile = self.call, TILES[self.call.wide + "forward"]
         programs = self.scale_draws * self.examples // tile["BB"]
         splits = _splits(programs * call.R, call.DO // tile["BO"])
         shape = (call.R, self.draws, self.examples, call.DO) if call.LP else (call.R, self.examples, call.DO, call.DI)
@@ -727,7 +733,7 @@ class _Part:
         parts = self.empty(splits, call.R, self.kl_draws if kl != "none" else 0, self.examples)
         if call.LP and not call.spread and kl == "none":
             return found, parts[0]
-        _launch("forward", (programs, splits, call.R), **self.arguments, spread=found, factors=found, kl=parts, d_in=call.d_in, d_out=call.d_out,
+        _launch(call.wide + "forward", (programs, splits, call.R), **self.arguments, spread=found, factors=found, kl=parts, d_in=call.d_in, d_out=call.d_out,
                 kl_draws=self.kl_draws, KL=kl if self.kl_draws else "none")  # fmt: skip
         return found, parts.sum(0)
 
@@ -913,23 +919,23 @@ class _Gradients:
             grad_x = torch.empty_like(self.a1)
         given = part.arguments | {"w": w, "grad_factors": grad_factors, "grad_kl": grad_kl, "KL": kl}
         if need_z or need_a and call.LP:
-            tile = TILES["rows"]
+            tile = TILES[call.wide + "rows"]
             programs = part.scale_draws * part.examples // tile["BB"]
             splits = _splits(programs * call.R, call.DI // tile["BI"])
             parts = part.empty(splits, call.R, part.scale_draws, part.examples, call.BH)
-            _launch("rows", (programs, splits, call.R), **given, rho_t=_pairs(call.rho.mT), mean_t=_pairs(call.mean.mT) if kl == "sampled" else call.nothing,
+            _launch(call.wide + "rows", (programs, splits, call.R), **given, rho_t=_pairs(call.rho.mT), mean_t=_pairs(call.mean.mT) if kl == "sampled" else call.nothing,
                     grad_x=grad_x, grad_z=parts)  # fmt: skip
             parts = parts.sum(0)
             self.z += parts if self.z.shape[1] > 1 else parts.sum(1, keepdim=True)
         if call.spread and need_a:
             self.a1 += grad_x if not call.squared else 2 * part.a1 * grad_x
-        tile = TILES["weights"]
+        tile = TILES[call.wide + "weights"]
         programs = call.DO // tile["BO"] * (call.DI // tile["BI"])
         splits = _splits(programs * call.R, part.scale_draws * part.examples // tile["BB"])
         shape = (splits, *call.rho.shape)
         rho, rho_bias = part.empty(*shape), part.empty(*shape[:-1])
         mean, mean_bias = (part.empty(*shape), part.empty(*shape[:-1])) if kl == "sampled" else 2 * [call.nothing]
-        _launch("weights", (programs, splits, call.R), **given, z_t=_pairs(part.z.mT), grad_rho=rho, grad_rho_bias=rho_bias, grad_mean=mean,
+        _launch(call.wide + "weights", (programs, splits, call.R), **given, z_t=_pairs(part.z.mT), grad_rho=rho, grad_rho_bias=rho_bias, grad_mean=mean,
                 grad_mean_bias=mean_bias)  # fmt: skip
         self.rho += rho.sum(0)
         self.rho_bias += rho_bias.sum(0)
