@@ -21,13 +21,15 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import astuple, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 import triton
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -84,8 +86,26 @@ class Launch:
         return " ".join(str(texts.get(name, value)) for name, value in values.items() if value is not False or name in texts)
 
 
-def launches(layer: Layer) -> list[Launch]:
-    """Those of a forward and a backward, recorded on tensors without memory."""
+class Traffic(TorchDispatchMode):
+    """Adds up the bytes that PyTorch's own operations read and write; expanded axes are read once."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.name()
+        if not function.is_view and "empty" not in name and "detach" not in name:
+            tensors = [*tree_leaves((args, kwargs)), *tree_leaves(result)]
+            if result is not None and any(result is x for x in args):  # in place: it is among the arguments already
+                tensors.append(result)
+            for t in tensors:
+                if isinstance(t, torch.Tensor):
+                    self.bytes += t.itemsize * math.prod(n for n, step in zip(t.shape, t.stride()) if step)
+        return result
+
+
+def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
+    """Those of a forward and a backward, recorded on tensors without memory; ``traffic`` counts what PyTorch does between them."""
     seen, backward = [], False
 
     class Recorder:
@@ -102,10 +122,11 @@ def launches(layer: Layer) -> list[Launch]:
     settings = None, seed, draws, layer.noise, layer.kl, 1e-3, 1.0, 0, layer.precision
     kept, triton_ops.KERNELS = triton_ops.KERNELS, {name: Recorder(name) for name in KERNELS}
     try:
-        outputs = triton_ops.linear(*inputs, *settings, keep_variance=layer.noise == "local")
-        backward = True
-        variance = {"variance": outputs[1]} if layer.noise == "local" else {}
-        triton_ops.linear_backward(*map(torch.empty_like, outputs), *inputs, *settings, True, True, **variance)
+        with traffic or nullcontext():
+            outputs = triton_ops.linear(*inputs, *settings, keep_variance=layer.noise == "local")
+            backward = True
+            variance = {"variance": outputs[1]} if layer.noise == "local" else {}
+            triton_ops.linear_backward(*map(torch.empty_like, outputs), *inputs, *settings, True, True, **variance)
     finally:
         triton_ops.KERNELS = kept
     return seen
@@ -294,8 +315,11 @@ def print_costs(draws: int = 100, examples: int = 1024, width: int = 256, h: int
             print(f"{f'{conditioning} {noise} {name}':32}{times:8}{usage.registers:10}{blocks * warps:9}{32 * cycles.issued / weights:13.2f}",
                   " " * 10, *(f"{x:7.2f}" for x in floors))  # fmt: skip
             total += cycles.floor_ms
-        case = Case("", conditioning, noise, 1, draws, examples, width, width, h)
-        print(f"{conditioning} {noise}: {total:.1f} ms, bound {bound_ms(case, 'forward+backward', Peaks()):.2f} ms\n")
+        case, traffic = Case("", conditioning, noise, 1, draws, examples, width, width, h), Traffic()
+        launches(layer, traffic)
+        between = 1e3 * traffic.bytes / Peaks().bandwidth
+        print(f"{conditioning} {noise}: {total:.1f} ms, bound {bound_ms(case, 'forward+backward', Peaks()):.2f} ms; "
+              f"beside them PyTorch moves {traffic.bytes / 1e9:.1f} GB, {between:.1f} ms at the memory's peak\n")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

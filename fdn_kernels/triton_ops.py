@@ -403,6 +403,7 @@ def _product_kernel(
     out += r * o_r + b * o_b
     at_x = x + m.to(tl.int64)[:, None] * x_m + k.to(tl.int64)[None, :] * x_k
     at_w = w + k.to(tl.int64)[:, None] * w_k + n.to(tl.int64)[None, :] * w_n
+    step = r * 0 + BK  # in 64 bits
     m_exists, n_exists = (m < M)[:, None], (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
     for k0 in range(0, K, BK):
@@ -410,8 +411,8 @@ def _product_kernel(
         left = tl.load(at_x, mask=m_exists & exists[None, :], other=0.0)
         right = tl.load(at_w, mask=n_exists & exists[:, None], other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
-        at_x += BK * x_k
-        at_w += BK * w_k
+        at_x += step * x_k
+        at_w += step * w_k
     at_out = out + m.to(tl.int64)[:, None] * o_m + n.to(tl.int64)[None, :] * o_n
     if ADD:
         total += tl.load(at_out, mask=m_exists & n_exists, other=0.0)
@@ -456,8 +457,8 @@ def _correlate_kernel(
 ):  # fmt: skip
     """out[b, o, i] = sum over k of w[k, b, o] x[k, b, i] eps[k, o, i]: the gradient of :func:`_contract_kernel`'s scale."""
     r = tl.program_id(2).to(tl.int64)
-    b = tl.program_id(0).to(tl.int64) * BB + tl.arange(0, BB)
-    o0, i0 = (tl.program_id(1) // (DI // BI)) * BO, (tl.program_id(1) % (DI // BI)) * BI
+    b = tl.program_id(1).to(tl.int64) * BB + tl.arange(0, BB)
+    o0, i0 = (tl.program_id(0) // (DI // BI)) * BO, (tl.program_id(0) % (DI // BI)) * BI
     o, i = o0 + tl.arange(0, BO), i0 + tl.arange(0, BI)
     total = tl.zeros((BO, BI, BB), tl.float32)
     for k0 in range(0, draws, BK):
@@ -467,7 +468,7 @@ def _correlate_kernel(
         right = tl.load(x + r * x_r + k[:, None, None] * x_k + b[None, None, :] * DI + i[None, :, None], mask=exists[:, None, None], other=0.0)
         noise = tl.load(eps + r * e_r + k[:, None, None] * e_k + o[None, :, None] * DI + i[None, None, :], mask=exists[:, None, None], other=0.0)
         total += tl.sum(left[:, :, None, :] * right[:, None, :, :] * noise[:, :, :, None], axis=0)
-    first = (r * (tl.num_programs(0) * BB) + b)[None, None, :] * DO + o[:, None, None]
+    first = (r * (tl.num_programs(1) * BB) + b)[None, None, :] * DO + o[:, None, None]
     tl.store(out + first * DI + i[None, :, None], total)
 
 
@@ -595,6 +596,8 @@ class _Call:
         self.a, self.z = a, z
         self.R, _, self.B, self.d_in = a.shape
         self.K, self.h = draws, z.shape[-1]
+        if self.R > GRID_LIMIT:
+            raise ValueError(f"the Triton kernel takes up to {GRID_LIMIT} replicates at once, not {self.R}: split them")
         self.d_out = weight.shape[-2] // (2 * (self.d_in + 1))
         self.noise, self.kl, self.stream, self.precision = noise, kl, stream, precision
         self.settings = {"floor": floor, "inverse_prior": 1 / prior_scale}
@@ -612,6 +615,11 @@ class _Call:
         self.DO = _ceil(self.d_out, max(t.get(name, 1) for t in tiles for name in ("BO", "BP", "BQ")))
         self.DI = _ceil(self.d_in + 1, max(t.get(name, 1) for t in tiles for name in ("BI", "BP", "BQ")))
         self.examples = max(t["BB"] for t in tiles)  # examples are padded to multiples of these, those of the tiles
+        if self.DO * self.DI * (self.examples if noise == "independent" else 1) >= 2**31:
+            raise ValueError(
+                f"the Triton kernel counts a layer's parameters{' times 64 examples' if noise == 'independent' else ''} in 31 bits; "
+                f"given {self.d_in} inputs and {self.d_out} outputs: split the outputs"
+            )
         self.shared_noise = None  # of the last draws
         self.mean, self.rho = (_padded(t, self.DO, self.DI, self.BH) for t in _split_rows(weight, self.d_in))
         self.mean_bias, self.rho_bias = (_padded(t, self.DO, self.DI) for t in _split_rows(bias, self.d_in))
@@ -800,7 +808,7 @@ class _Part:
             return out
         out = self.empty(call.R, self.examples, call.DO, call.DI)
         programs = call.DO // tile["BO"] * (call.DI // tile["BI"])
-        _launch("correlate", (self.examples // tile["BB"], programs, call.R), w=w, x=x, eps=self.eps, out=out, w_r=w.stride(0), w_k=w.stride(1),
+        _launch("correlate", (programs, self.examples // tile["BB"], call.R), w=w, x=x, eps=self.eps, out=out, w_r=w.stride(0), w_k=w.stride(1),
                 x_r=x.stride(0), x_k=x.stride(1), e_r=self.eps.stride(0), e_k=self.eps.stride(1), draws=self.draws, examples=self.examples,
                 DO=call.DO, DI=call.DI)  # fmt: skip
         return out

@@ -75,6 +75,29 @@ def test_one_compiled_kernel_serves_all_sizes(conditioning, noise):
     assert first and first == compiled(draws=5, examples=77, d_in=3, d_out=1, h=9) == compiled(draws=1 + (conditioning == "IC"), d_in=40, d_out=2)
 
 
+@pytest.mark.parametrize(("sizes", "noise"), [
+    ({"d_in": 4096, "d_out": 4096, "h": 64}, "local"), ({"d_in": 8192, "d_out": 8192}, "shared"), ({"d_in": 3, "d_out": 5}, "shared"),
+    ({"examples": 600_000, "d_in": 256, "d_out": 256, "draws": 2}, "local"), ({"draws": 100_000, "d_in": 3}, "shared"),
+])  # fmt: skip
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+def test_large_calls_are_split_into_launches_whose_offsets_fit(conditioning, sizes, noise):
+    """Recorded on tensors without memory. Offsets between tiles, and all of products, have 64 bits; those within a tile 32."""
+    from fdn_kernels import aot
+
+    for launch in aot.launches(aot.Layer(conditioning, noise, "analytic", **sizes)):
+        assert all(0 < n < limit for n, limit in zip(launch.grid, (2**31, 2**16, 2**16), strict=True)), launch.kernel
+        n = launch.arguments
+        if launch.kernel in ("forward", "rows", "weights"):
+            assert max(n["BO"] * n["DI"] * n["BH"], n["BB"] * max(n["DI"], n["DO"])) < 2**31
+
+
+def test_a_layer_too_large_to_count_is_refused():
+    from fdn_kernels import aot
+
+    with pytest.raises(ValueError, match="split the outputs"):
+        aot.launches(aot.Layer("LP", "local", "none", d_in=50_000, d_out=50_000))
+
+
 def test_a_spilling_tile_is_seen(monkeypatch):
     from fdn_kernels import aot, triton_ops
 
