@@ -1,47 +1,155 @@
-"""Ahead-of-time compilation of every shipped tile: registers, spills and shared memory, without a GPU.
+"""Ahead-of-time compilation of every shipped tile: registers, spills, shared memory and instructions, without a GPU.
 
 ``python -m fdn_kernels.aot`` prints the table and exits with 1 where a kernel spills or needs more shared memory than
-the architecture has. It must run outside Triton's interpreter.
+the architecture has; with ``--cost`` it counts the instructions of the benchmark's largest layers. It must run outside
+Triton's interpreter.
+
+The count is static: what a launch executes is known from the machine code's loops (backward branches) and the launch's
+arguments. From it follows a time below which an H100 cannot stay, the *floor*: that of the busiest of the instruction
+schedulers (an instruction of a warp per cycle), the special function units (a warp's in 8 cycles) and the tensor cores.
+Real times are about twice a floor, since nobody waits here: for memory, barriers, or other warps.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, astuple, dataclass, fields
+from contextlib import contextmanager, nullcontext
+from dataclasses import astuple, dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 
+import torch
 import triton
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
 
+from fdn_kernels import triton_ops
 from fdn_kernels.ops import PRECISIONS
-from fdn_kernels.triton_ops import KERNELS, OPTIONS, TILES
+from fdn_kernels.triton_ops import KERNELS
 
 SHARED_MEMORY = {
     80: 163 * 1024,
     90: 227 * 1024,
 }  # bytes a block may have (CUDA programming guide, compute capabilities)
+# Another set of tiles, compiled as well: what tests compute with beside the shipped ones
+OTHER_TILES = {
+    "forward": triton_ops.tile(4, BB=32, BO=4, BI=16),
+    "rows": triton_ops.tile(4, BB=32, BO=4, BI=16),
+    "weights": triton_ops.tile(4, BB=64, BO=2, BI=16),
+    "product": triton_ops.tile(4, BM=32, BN=32, BK=16),
+    "contract": triton_ops.tile(4, BB=64, BK=4, BP=2, BQ=2),
+    "correlate": triton_ops.tile(4, BB=64, BK=2, BO=2, BI=16),
+}
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
+# -- launches, recorded ------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Build:
-    """One kernel as it is compiled."""
+class Layer:
+    """A call of the op, one replicate; its dtype plays no part, since kernels see float32."""
+
+    conditioning: str  # "IC" or "LP"
+    noise: str
+    kl: str
+    precision: str = PRECISIONS[0]
+    draws: int = 8
+    examples: int = 64
+    d_in: int = 20
+    d_out: int = 24
+    h: int = 16
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: what would be handed to Triton."""
 
     kernel: str
-    form: str
-    variant: str  # NOISE, KL and OUTPUT or PART
-    precision: str = PRECISIONS[0]
-    dtype: str = "fp32"
-    arch: int = 90
-    eps: bool = False  # the noise is given, not drawn
+    backward: bool
+    grid: tuple[int, int, int]
+    arguments: dict
+
+    @property
+    def variant(self) -> str:
+        """The arguments that are compiled in, but for the tile's."""
+        names = ("NOISE", "KL", "LP", "BH", "LOCAL", "ADD", "PRECISION")
+        values = {name: self.arguments[name] for name in names if name in self.arguments}
+        texts = {
+            "LP": "LP" if values.get("LP") else "IC",
+            "BH": f"h{values.get('BH')}",
+            "LOCAL": "local" if values.get("LOCAL") else "shared",
+        }
+        return " ".join(
+            str(texts.get(name, value)) for name, value in values.items() if value is not False or name in texts
+        )
+
+
+class Traffic(TorchDispatchMode):
+    """Adds up the bytes that PyTorch's own operations read and write; expanded axes are read once."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function.name()
+        if not function.is_view and "empty" not in name and "detach" not in name:
+            tensors = [*tree_leaves((args, kwargs)), *tree_leaves(result)]
+            if result is not None and any(result is x for x in args):  # in place: it is among the arguments already
+                tensors.append(result)
+            for t in tensors:
+                if isinstance(t, torch.Tensor):
+                    self.bytes += t.itemsize * math.prod(n for n, step in zip(t.shape, t.stride()) if step)
+        return result
+
+
+def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
+    """Those of a forward and a backward, recorded on tensors without memory.
+
+    ``traffic`` counts what PyTorch does between them.
+    """
+    seen, backward = [], False
+
+    class Recorder:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getitem__(self, grid):
+            return lambda **arguments: seen.append(Launch(self.name, backward, grid, arguments))
+
+    draws, examples, h, n = layer.draws, layer.examples, layer.h, 2 * layer.d_out * (layer.d_in + 1)
+    shapes = (
+        (1, draws, examples, layer.d_in),
+        (1, draws if layer.conditioning == "LP" else 1, examples, h),
+        (1, n, h),
+        (1, n),
+    )
+    inputs = [torch.empty(shape, device="meta") for shape in shapes]
+    seed = torch.empty(1, dtype=torch.int64, device="meta")
+    settings = None, seed, draws, layer.noise, layer.kl, 1e-3, 1.0, 0, layer.precision
+    kept, triton_ops.KERNELS = triton_ops.KERNELS, {name: Recorder(name) for name in KERNELS}
+    try:
+        with traffic or nullcontext():
+            outputs = triton_ops.linear(*inputs, *settings, keep_variance=layer.noise == "local")
+            backward = True
+            variance = {"variance": outputs[1]} if layer.noise == "local" else {}
+            triton_ops.linear_backward(*map(torch.empty_like, outputs), *inputs, *settings, True, True, **variance)
+    finally:
+        triton_ops.KERNELS = kept
+    return seen
+
+
+# -- compilation -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,94 +161,217 @@ class Usage:
     shared_bytes: int
 
 
-def fits(build: Build, usage: Usage) -> bool:
+def fits(arch: int, usage: Usage) -> bool:
     """Whether nothing spills and the shared memory suffices."""
-    return usage.spills == 0 and usage.shared_bytes <= SHARED_MEMORY[build.arch]
+    return usage.spills == 0 and usage.shared_bytes <= SHARED_MEMORY[arch]
 
 
-def variants(kernel: str, form: str) -> list[str]:
-    """Every combination of noise, KL and output that a tile is launched with, the heaviest first."""
-    noises = ("independent", "shared") if form.endswith("sampled") else ("local", "moments", "none")
-    kls = {"independent": ("sampled", "analytic", "none"), "shared": ("sampled", "analytic", "none")}
-    pairs = [(noise, kl) for noise in noises for kl in kls.get(noise, ("analytic", "none"))]
-    if kernel == "forward":
-        found = [f"{noise} {kl} {'moments' if noise == 'moments' else 'y'}" for noise, kl in pairs]
-        return found + ["local none grad_variance"] * ("local" in noises)
-    if kernel == "inputs":  # has no KL
-        return [f"{noise} none -" for noise in noises]
-    if kernel == "conditioning":
-        return [f"{noise} {kl} -" for noise, kl in pairs]
-    return [f"{noise} {kl} {part}" for noise, kl in pairs for part in ("rho", "mean")]
+@contextmanager
+def pretended_gpu(arch: int) -> Iterator[None]:
+    """Triton binds and compiles as on a GPU of this architecture."""
+
+    class Driver:
+        get_current_target = staticmethod(lambda: GPUTarget("cuda", arch, 32))
+        get_current_device = staticmethod(lambda: arch)  # compiled kernels are kept per device
+        get_current_stream = staticmethod(lambda device=0: 0)
+        get_active_torch_device = staticmethod(lambda: torch.device("cpu"))
+
+    before, driver._active = driver._active, Driver()
+    try:
+        yield
+    finally:
+        driver._active = before
 
 
-def shipped(archs: Iterable[int] = tuple(SHARED_MEMORY), every: bool = False) -> Iterator[Build]:
-    """Every tile in every precision and architecture, in its heaviest variant; in the default precision also with
-    bfloat16 inputs and with given noise.
-
-    ``every`` gives all variants.
-    """
-    for (kernel, form), arch in ((tile, arch) for tile in TILES for arch in archs):
-        for name in variants(kernel, form)[: None if every else 1]:
-            for precision in PRECISIONS:
-                yield Build(kernel, form, name, precision, "fp32", arch)
-            yield Build(kernel, form, name, PRECISIONS[0], "bf16", arch)
-            yield Build(kernel, form, name, PRECISIONS[0], "fp32", arch, eps=True)
+def compile_launch(launch: Launch, arch: int):
+    """The kernel that this launch would start."""
+    with pretended_gpu(arch):
+        return KERNELS[launch.kernel].warmup(grid=launch.grid, **launch.arguments)
 
 
-def compile_one(build: Build) -> Usage:
-    """Compile one kernel as :mod:`fdn_kernels.triton_ops` launches it, and read the machine code."""
-    function = KERNELS[build.kernel]
-    noise, kl, last = build.variant.split()
-    constants = asdict(TILES[build.kernel, build.form]) | {
-        "NOISE": noise, "KL": kl, "OUTPUT": last, "PART": last, "LP": build.form.startswith("LP"), "EPS": build.eps,
-        "PRECISION": build.precision, "FAST": True,
-    }  # fmt: skip
-    single = {"kl", "grad_kl", "grad_z", "grad_weight", "grad_bias"}  # float32 whatever the inputs' dtype
-    if noise == "local":
-        single |= {"grad_variance"}
-    if last == "grad_variance":
-        single |= {"variance"}
-    signature = {}
-    for name, parameter in zip(function.arg_names, function.params, strict=True):
-        if parameter.is_constexpr:
-            signature[name] = "constexpr"
-        elif name in ("a", "z", "weight", "bias", "eps", "y", "variance", "kl") or name.startswith("grad_"):
-            signature[name] = "*fp32" if name in single else f"*{build.dtype}"
-        else:
-            signature[name] = {"seeds": "*i64", "floor": "fp32", "inverse_prior": "fp32"}.get(name, "i32")
-    source = ASTSource(function, signature, {k: v for k, v in constants.items() if k in function.arg_names}, {})
-    compiled = triton.compile(source, target=GPUTarget("cuda", build.arch, 32), options=OPTIONS)
+def inspect(compiled) -> tuple[Usage, str]:
+    """What a compiled kernel needs, and its machine code as ``nvdisasm -c`` writes it."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
         usage = subprocess.run(
             [TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, encoding="utf-8", check=True
         )
-        code = subprocess.run([TOOLS / "nvdisasm", "-c", file.name], capture_output=True, encoding="utf-8", check=True)
+        code = subprocess.run(
+            [TOOLS / "nvdisasm", "-c", file.name], capture_output=True, encoding="utf-8", check=True
+        ).stdout
     registers = int(re.search(r"REG:(\d+)", usage.stdout + usage.stderr)[1])
-    return Usage(registers, len(re.findall(r"\b(?:LDL|STL)\b", code.stdout)), compiled.metadata.shared)
+    return Usage(registers, len(re.findall(r"\b(?:LDL|STL)\b", code)), compiled.metadata.shared), code
 
 
-def compile_all(builds: Iterable[Build], processes: int = 1) -> list[tuple[Build, Usage]]:
-    """Compile many, in their order."""
-    builds = list(builds)
+def shipped(every: bool = False) -> list[Layer]:
+    """Layers that launch every tile in every precision, in its heaviest variants.
+
+    ``every`` gives all variants and widths.
+    """
+    noises = {"local": ("analytic", "none"), "moments": ("analytic", "none"), "none": ("analytic", "none"),
+              "shared": ("analytic", "sampled", "none"), "independent": ("sampled", "analytic", "none")}  # fmt: skip
+    pairs = [(noise, kl) for noise, kls in noises.items() for kl in kls]
+    heavy = [("local", "analytic"), ("shared", "analytic"), ("independent", "sampled")]
+    found = itertools.product(("LP", "IC"), pairs if every else heavy, PRECISIONS, (16, 32, 64) if every else (16,))
+    if not every:
+        found = [*found, *(("LP", pair, PRECISIONS[0], h) for pair in heavy for h in (32, 64))]
+    return [Layer(conditioning, *pair, precision, h=h) for conditioning, pair, precision, h in found
+            if conditioning == "LP" or pair[0] != "independent" and pair[1] != "sampled"]  # fmt: skip
+
+
+def compile_layer(layer: Layer, arch: int) -> list[tuple[str, str, int, Usage]]:
+    """Kernel, variant, architecture and needs of all that a layer launches."""
+    compiled = {id(kernel): (launch, kernel) for launch in launches(layer) for kernel in [compile_launch(launch, arch)]}
+    return [(launch.kernel, launch.variant, arch, inspect(kernel)[0]) for launch, kernel in compiled.values()]
+
+
+def compile_all(
+    layers: Iterable[Layer], archs: Iterable[int] = tuple(SHARED_MEMORY), processes: int = 1
+) -> list[tuple[str, str, int, Usage]]:
+    """Compile what layers launch, each kernel once."""
+    work = list(zip(*itertools.product(layers, archs)))
     if processes == 1:
-        return [(build, compile_one(build)) for build in builds]
+        results = map(compile_layer, *work)
+        return list(dict.fromkeys(itertools.chain.from_iterable(results)))
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return list(zip(builds, pool.map(compile_one, builds, chunksize=4)))
+        return list(dict.fromkeys(itertools.chain.from_iterable(pool.map(compile_layer, *work, chunksize=2))))
+
+
+# -- instructions ------------------------------------------------------------------------------------------------------
+
+SCHEDULERS = 132 * 4 * 1.755e9  # of an H100, cycles per second
+SPECIAL_CYCLES = 8  # of a scheduler, per instruction of a warp: 4 of its 32 threads at a time
+TENSOR_FMAS = 256  # TF32, per scheduler and cycle
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one warp executes, in cycles of its scheduler: instructions issued, special functions, tensor products."""
+
+    issued: float = 0.0
+    special: float = 0.0
+    tensor: float = 0.0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(*(x + y for x, y in zip(astuple(self), astuple(other))))
+
+    def __mul__(self, times: float) -> Count:
+        return Count(*(times * x for x in astuple(self)))
+
+    @property
+    def floor_ms(self) -> float:
+        """Of that many cycles on the schedulers of a whole H100."""
+        return 1e3 * max(astuple(self)) / SCHEDULERS
+
+
+def count(code: str, trips: Sequence[float]) -> Count:
+    """What one warp executes of a machine code, every branch that is no loop taken.
+
+    ``trips`` says how often each loop runs whenever it is entered; loops are in the order of their first instruction.
+
+    Raises:
+        ValueError: if the machine code has another number of loops.
+    """
+    labels, instructions, loops = {}, [], set()
+    for line in code.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(instructions)
+        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            instructions.append(found[1])
+    for n, text in enumerate(instructions):
+        branch = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", text)
+        if branch and labels[branch[1]] < n:
+            loops.add((labels[branch[1]], n))
+    loops = sorted(loops, key=lambda loop: (loop[0], -loop[1]))
+    if len(loops) != len(trips):
+        raise ValueError(f"the machine code has {len(loops)} loops, and {len(trips)} trip counts are given")
+    total = Count()
+    for n, text in enumerate(instructions):
+        runs = math.prod(t for (first, last), t in zip(loops, trips) if first <= n <= last)
+        shape = re.search(r"\bHG?MMA\.(?:64x(\d+)x(\d+)|(16)8(\d))", text)  # 64 rows of four warps; 16 rows, 8 columns
+        tensor = 0.0
+        if shape:
+            columns, depth = (int(shape[1]), int(shape[2])) if shape[1] else (8, int(shape[4]))
+            tensor = 16 * columns * depth / TENSOR_FMAS
+        total += Count(1, SPECIAL_CYCLES * ("MUFU" in text), tensor) * runs
+    return total
+
+
+def loop_trips(launch: Launch) -> tuple[float, ...]:
+    """How often each loop of a launch's programs runs when it is entered, on average."""
+    n, splits = launch.arguments, launch.grid[1]
+    if launch.kernel in ("product", "contract", "correlate", "noise"):
+        return {"product": lambda: (math.ceil(n["K"] / n["BK"]),), "contract": lambda: (n["Q"] / n["BQ"],),
+                "correlate": lambda: (math.ceil(n["draws"] / n["BK"]),), "noise": tuple}[launch.kernel]()  # fmt: skip
+    outputs, inputs = n["DO"] / n["BO"], n["DI"] / n["BI"]
+    tiles = n["draws"] * n["examples"] / n["BB"]
+    return {"forward": (outputs / splits, inputs), "rows": (inputs / splits, outputs), "weights": (tiles / splits,)}[
+        launch.kernel
+    ]
+
+
+def costs(layer: Layer, arch: int = 90) -> dict[str, tuple[Usage, int, int, Count]]:
+    """For each kernel, forward and backward.
+
+    What it needs, warps of a program, launches, and what all of these execute.
+    """
+    found, seen = {}, {}
+    for launch in launches(layer):
+        kernel = compile_launch(launch, arch)
+        if id(kernel) not in seen:
+            seen[id(kernel)] = inspect(kernel)
+        usage, code = seen[id(kernel)]
+        warps = launch.arguments["num_warps"]
+        each = count(code, loop_trips(launch)) * (math.prod(launch.grid) * warps)
+        name = f"{'backward' if launch.backward else 'forward'}: {launch.kernel}"
+        before = found.get(name, (usage, warps, 0, Count()))
+        found[name] = max(usage, before[0], key=astuple), warps, before[2] + 1, before[3] + each
+    return found
+
+
+def print_costs(draws: int = 100, examples: int = 1024, width: int = 256, h: int = 16) -> None:
+    """Instructions per weight and floor of each kernel, and their sum beside the bound of :mod:`fdn_kernels.bench`."""
+    from fdn_kernels.bench import Case, Peaks, bound_ms
+
+    print(
+        f"d {width}, h {h}, B {examples}, K {draws}, {PRECISIONS[0]}, forward and backward on an H100, by static count\n"
+    )
+    print(f"{'':32}launches registers warps/SM instructions  floor ms: issue special tensor")
+    weights = draws * examples * width * (width + 1)
+    for conditioning, noise in (("LP", "local"), ("LP", "shared"), ("IC", "shared"), ("IC", "local")):
+        layer = Layer(conditioning, noise, "analytic", PRECISIONS[0], draws, examples, width, width, h)
+        total = 0.0
+        for name, (usage, warps, times, cycles) in costs(layer).items():
+            blocks = min(
+                65536 // (32 * warps * -(-usage.registers // 8) * 8), 233472 // (usage.shared_bytes + 1024), 64 // warps
+            )
+            floors = (1e3 * x / SCHEDULERS for x in astuple(cycles))
+            print(f"{f'{conditioning} {noise} {name}':32}{times:8}{usage.registers:10}{blocks * warps:9}{32 * cycles.issued / weights:13.2f}",
+                  " " * 10, *(f"{x:7.2f}" for x in floors))  # fmt: skip
+            total += cycles.floor_ms
+        case, traffic = Case("", conditioning, noise, 1, draws, examples, width, width, h), Traffic()
+        launches(layer, traffic)
+        between = 1e3 * traffic.bytes / Peaks().bandwidth
+        print(f"{conditioning} {noise}: {total:.1f} ms, bound {bound_ms(case, 'forward+backward', Peaks()):.2f} ms; "
+              f"beside them PyTorch moves {traffic.bytes / 1e9:.1f} GB, {between:.1f} ms at the memory's peak\n")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fdn_kernels.aot", description=__doc__.split("\n\n")[0])
     parser.add_argument("--arch", type=int, nargs="*", default=list(SHARED_MEMORY), choices=list(SHARED_MEMORY))
-    parser.add_argument("--every", action="store_true", help="all variants too (a quarter of an hour)")
+    parser.add_argument("--every", action="store_true", help="all variants and widths too (some ten minutes)")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--cost", action="store_true", help="count instructions instead")
     options = parser.parse_args(arguments)
-    results = compile_all(shipped(options.arch, options.every), options.processes)
-    print(*(field.name for kind in (Build, Usage) for field in fields(kind)), sep=",")
-    for build, usage in results:
-        print(*astuple(build), *astuple(usage), sep=",")
-    bad = [build for build, usage in results if not fits(build, usage)]
+    if options.cost:
+        print_costs()
+        return 0
+    results = compile_all(shipped(options.every), options.arch, options.processes)
+    print("kernel", "variant", "arch", *(field.name for field in fields(Usage)), sep=",")
+    for kernel, variant, arch, usage in results:
+        print(kernel, variant, arch, *astuple(usage), sep=",")
+    bad = [result for result in results if not fits(*result[2:])]
     print(f"{len(results)} kernels, {len(bad)} that spill or do not fit", file=sys.stderr)
     return bool(bad)
 

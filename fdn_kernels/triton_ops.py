@@ -1,50 +1,70 @@
-r"""The layer in Triton: hypernetwork output, sampling, matvec and KL in one pass; the backward recomputes what it needs.
+r"""The layer in Triton: hypernetwork output, softplus, KL and what they are multiplied with in one pass; the backward
+recomputes what it needs.
 
-A program owns a tile of examples (BB) and draws (BK) and walks over tiles of outputs (BO) and inputs (BI). The bias is
-input number d_in, whose activation is 1. Means and rhos of a tile of weights live in registers only: nothing of size
-B x 2P or K x B x P is written. No atomics: sums over programs are written as partial sums and added afterwards, so
-results are the same from run to run.
+With z~ = (z, 1) and a~ = (a, 1) every parameter (o, i) has a mean m_oi = U_oi z~ and a scale s_oi = floor +
+softplus(R_oi z~); input number d_in is the bias's 1. The output is a mean and a *spread*,
 
-Names: IC (input-conditioned): z is the same for all draws, its weights are computed once for BK draws. LP: z depends on
-the draw, BK = 1. Shapes in comments are of tiles; N = BO BI is a tile of weights.
+    y_o = sum_i m_oi a~_i + spread,    spread = sum_i f_oi x_i, f = s eps and x = a~ (sampled weights),
+                                       spread = eps_o sqrt(sum_i f_oi x_i), f = s^2 and x = a~^2 (local),
+
+and only s needs work per weight:
+
+- LP (z depends on the draw): the mean is one matrix product, (a~ outer z~) with U. The spread's tiles of f live in
+registers.
+- IC (z does not): means and f of a block of examples are written once for all draws, and multiplied with the draws'
+inputs.
+- The KL's sum of m^2 is z~' G z~ with the Gram matrix G of U, (h + 1)^2, whatever the number of parameters.
+
+Nothing of size B x 2P or K x B x P is alive at once: calls run in chunks of draws and examples whose scratch fits
+``SCRATCH``. Inside, tensors are float32 and padded to whole tiles with zeros, so kernels have no masks and offsets are
+64-bit where they are large: (R, k, B, d_in + 1) inputs, (R, d_out, d_in + 1, h) matrices. No atomics: sums over
+programs are written as partial sums and added afterwards, so results are the same from run to run.
+
+Shapes in comments are of tiles; N = BO BI is a tile of weights.
 """
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 PROGRAMS = 528  # wanted at once: four for each of an H100's 132 multiprocessors
-SCRATCH = 1 << 23  # elements of intermediate results alive at once in the backward (32 MiB)
+SCRATCH = 1 << 26  # elements of intermediate results alive at once (256 MiB)
 
-STRIDES = ("a_r", "a_k", "z_r", "z_k", "w_r", "c_r", "e_r", "e_k", "e_b", "v_r", "v_k", "g_r", "g_k")
 SIZES = (
     "draws",
     "examples",
     "d_in",
     "d_out",
-    "k_first",
-    "k_last",
-    "b_first",
-    "b_last",
     "kl_draws",
+    "first_draw",
+    "first_example",
     "noise_stream",
-    "h",
+    "DO",
+    "M",
+    "N",
+    "K",
+    "P",
+    "Q",
 )
 
 
 def _kernel(function):
-    """One compiled kernel for all sizes: integers and alignment are not compiled in."""
+    """One compiled kernel for all sizes: those are not compiled in.
+
+    Strides are multiples of 16 by padding, and known as such.
+    """
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    runtime = [name for name in names if name not in function.__annotations__]  # the others are tl.constexpr
-    sizes = [name for name in runtime if name in STRIDES + SIZES]
-    return triton.jit(function, do_not_specialize=sizes, do_not_specialize_on_alignment=runtime)
+    return triton.jit(function, do_not_specialize=[name for name in names if name in SIZES])
 
 
 # -- noise: fdn_kernels.philox, number by number -----------------------------------------------------------------------
@@ -71,146 +91,97 @@ def _normal_pair(x, y):
     return radius * cos, radius * sin
 
 
-@triton.jit
-def _normals(seed, index, example, k0, stream, BK: tl.constexpr):
-    """Noise of draws k0 .. k0 + BK: counters (X, 1, Y) give (X, BK, Y).
-
-    BK is 1 or a multiple of 4, then k0 is one too.
-    """
-    if BK == 1:
-        group = (index.to(tl.int32) * 0 + k0 // 4).to(tl.uint32)  # (X, 1, Y)
-        x0, x1, x2, x3 = tl.philox(seed, index, example, group, stream)
-        lane = k0 % 4
-        cos, sin = _normal_pair(tl.where(lane < 2, x0, x2), tl.where(lane < 2, x1, x3))
-        return tl.where(lane % 2 == 0, cos, sin)
-    else:
-        groups = k0 // 4 + tl.arange(0, BK // 4)
-        group = index * 0 + groups[None, :, None].to(tl.uint32)  # (X, BK / 4, Y)
-        x0, x1, x2, x3 = tl.philox(seed, index + group * 0, example + group * 0, group, stream)
-        n0, n1 = _normal_pair(x0, x1)
-        n2, n3 = _normal_pair(x2, x3)
-        n = tl.join(tl.join(n0, n2), tl.join(n1, n3))  # (X, BK / 4, Y, 2, 2)
-        n = tl.permute(tl.reshape(n, (n0.shape[0], n0.shape[1], n0.shape[2], 4)), (0, 1, 3, 2))
-        return tl.reshape(n, (n0.shape[0], BK, n0.shape[2]))
+@_kernel
+def _noise_kernel(
+    seeds, eps, draws, examples, d_in, d_out, DO, DI, first_draw, first_example, noise_stream,
+    LOCAL: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Noise of four draws: (examples, d_out) for local, else (examples, DO, DI), whose padding has noise too."""
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    group, r = first_draw // 4 + tl.program_id(1), tl.program_id(2).to(tl.int64)
+    width = d_out if LOCAL else DO * DI
+    b, column = n // width, n % width
+    o, i = column // DI, column % DI
+    index = column if LOCAL else tl.where(i < d_in, o * d_in + i, d_out * d_in + o)
+    example, place = (first_example + b).to(tl.uint32), (n * 0 + group).to(tl.uint32)
+    x0, x1, x2, x3 = tl.philox(tl.load(seeds + r), index.to(tl.uint32), example, place, noise_stream)
+    n0, n1 = _normal_pair(x0, x1)
+    n2, n3 = _normal_pair(x2, x3)
+    k = group * 4 - first_draw
+    e_k = (examples * width).to(tl.int64)
+    at, exists = eps + (r * draws + k) * e_k + n, n < examples * width
+    tl.store(at, n0, mask=exists & (k >= 0) & (k < draws))
+    tl.store(at + e_k, n1, mask=exists & (k + 1 >= 0) & (k + 1 < draws))
+    tl.store(at + 2 * e_k, n2, mask=exists & (k + 2 >= 0) & (k + 2 < draws))
+    tl.store(at + 3 * e_k, n3, mask=exists & (k + 3 >= 0) & (k + 3 < draws))
 
 
 # -- a tile of weights -------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _weight_rows(o0, i0, d_in, d_out, BO: tl.constexpr, BI: tl.constexpr):
-    """Rows of the means and of the rhos in the hypernetwork's output, index of the parameter, and which exist.
+def _scale(rho, floor):
+    """floor + softplus(rho), and softplus's derivative up to a factor: (1, e) / (1 + e) with e = exp(-|rho|).
 
-    (N,) each.
+    log(1 + e) = e p(e), p of degree 8 with a relative error of 4e-8 on [0, 1]: no logarithm, no branch.
     """
-    n = tl.arange(0, BO * BI)
-    o, i = o0 + n // BI, i0 + n % BI
-    is_weight = i < d_in
-    exists = (o < d_out) & (i <= d_in)
-    n_weights = d_out * d_in
-    index = tl.where(is_weight, o * d_in + i, n_weights + o)
-    mean_row = tl.where(is_weight, index, n_weights + index)  # weight means, weight rhos, bias means, bias rhos
-    rho_row = mean_row + tl.where(is_weight, n_weights, d_out)
-    return mean_row, rho_row, index, exists
+    e = tl.exp2(tl.abs(rho) * -1.4426950408889634)
+    p = -0.02899195638274512 + e * 0.005105825797362219
+    p = 0.07738073837147252 + e * p
+    p = -0.13590600235286926 + e * p
+    p = 0.19071309583607632 + e * p
+    p = -0.24833945457008672 + e * p
+    p = 0.33317934322027754 + e * p
+    p = -0.49999435690457805 + e * p
+    p = 0.9999999651599156 + e * p
+    positive = tl.maximum(rho, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return positive + floor + e * p, e
 
 
 @triton.jit
-def _columns(source, rows, exists, j0, h):
-    """Columns j0 .. j0 + 16 of rows of a matrix of width h, (rows, 16), zero where they do not exist."""
-    j = j0 + tl.arange(0, 16)
-    mask = exists[:, None] & (j < h)[None, :]
-    return tl.load(source + rows[:, None] * h + j[None, :], mask=mask, other=0.0).to(tl.float32)
+def _reciprocal(x):
+    """1 / x for positive x, in two instructions."""
+    root = tl.rsqrt(x)
+    return root * root
 
 
 @triton.jit
-def _affine(z, b_exists, weight, bias, rows, exists, h, PRECISION: tl.constexpr, BB: tl.constexpr):
-    """Outputs ``rows`` of the hypernetwork for a tile of examples, (BB, N).
+def _slope(rho, e):
+    """The derivative of softplus."""
+    return tl.where(rho >= 0, 1.0, e) * _reciprocal(1.0 + e)
 
-    16 hidden units at a time save registers.
+
+@triton.jit
+def _times(product, exponent, factor):
+    """product times factor, both positive, the product kept in [1, 2) and the powers of two counted."""
+    bits = (product * factor).to(tl.int32, bitcast=True)
+    return ((bits & 0x007FFFFF) | 0x3F800000).to(tl.float32, bitcast=True), exponent + (bits >> 23) - 127
+
+
+@triton.jit
+def _paired(t, M: tl.constexpr, N: tl.constexpr):
+    """Columns 0 .. 7 as 0 2 4 6 1 3 5 7, and so on.
+
+    What a thread has of a product is then what it needs of a factor.
     """
-    c = tl.load(bias + rows, mask=exists, other=0.0).to(tl.float32)
-    out = tl.zeros((BB, rows.shape[0]), tl.float32) + c[None, :]
-    for j0 in range(0, h, 16):  # h known at run time only: an unrolled loop spills registers
-        u = _columns(weight, rows, exists, j0, h)
-        out = tl.dot(_columns(z, tl.arange(0, BB), b_exists, j0, h), tl.trans(u), out, input_precision=PRECISION)
-    return out
+    return tl.reshape(tl.permute(tl.reshape(t, (M, N // 8, 4, 2)), (0, 1, 3, 2)), (M, N))
 
 
 @triton.jit
-def _softplus(x, FAST: tl.constexpr):
-    """log(1 + exp(x)) and its derivative."""
-    e = tl.exp(-tl.abs(x))
-    if FAST:  # the hardware's logarithm; the interpreter has no PTX
-        log = 0.6931471805599453 * tl.inline_asm_elementwise(
-            "lg2.approx.f32 $0, $1;", "=f,f", [1.0 + e], dtype=tl.float32, is_pure=True, pack=1
-        )
+def _place(tile, examples, BB: tl.constexpr):
+    """A program's draw and first example, in 64 bits."""
+    tiles = examples // BB
+    return (tile // tiles).to(tl.int64), (tile % tiles).to(tl.int64) * BB
+
+
+@triton.jit
+def _weight_noise(eps, n, BB: tl.constexpr, e_b, DI, INDEPENDENT: tl.constexpr, BI: tl.constexpr):
+    """Noise of a tile of weights, (1, N), or (BB, N) if independent."""
+    offsets = (n // BI) * DI + n % BI
+    if INDEPENDENT:
+        return tl.load(eps + tl.arange(0, BB)[:, None].to(tl.int64) * e_b + offsets[None, :])
     else:
-        log = tl.log(1.0 + e)
-    series = e * (1.0 + e * (-0.5 + e * (1.0 / 3 + e * (-0.25 + e * (0.2 - e * (1.0 / 6))))))
-    log1p = tl.where(e < 0.1, series, log)
-    return tl.maximum(x, 0.0) + log1p, tl.where(x >= 0, 1.0, e) / (1.0 + e)
-
-
-@triton.jit
-def _place(tile, k_first, k_last, b_first, b_last, BB: tl.constexpr, BK: tl.constexpr):
-    """A program's first draw, its examples (BB,), which draws and examples exist, and the first of both in 64 bits."""
-    n_b = tl.cdiv(b_last - b_first, BB)
-    k0, b0 = k_first + (tile // n_b) * BK, b_first + (tile % n_b) * BB
-    b = b0 + tl.arange(0, BB)
-    return k0, b, k0 + tl.arange(0, BK) < k_last, b < b_last, k0.to(tl.int64), b0.to(tl.int64)
-
-
-@triton.jit
-def _load_inputs(a, a_k, k_exists, b_exists, i, d_in, BB: tl.constexpr, BK: tl.constexpr):
-    """Activations (BB, BK, BI) from the tile's first one on; input d_in is the bias's 1."""
-    mask = b_exists[:, None, None] & k_exists[None, :, None] & (i < d_in)[None, None, :]
-    rows = tl.arange(0, BB)[:, None, None] * d_in + tl.arange(0, BK)[None, :, None] * a_k
-    tile = tl.load(a + rows + i[None, None, :], mask=mask, other=0.0).to(tl.float32)
-    return tl.where((i == d_in)[None, None, :], 1.0, tile)
-
-
-@triton.jit
-def _output_tile(per_draw, k_exists, b_exists, o, d_out, BB: tl.constexpr, BK: tl.constexpr):
-    """Offsets and mask of (BB, BK, BO) in (draws, examples, d_out), from the tile's first output on."""
-    mask = b_exists[:, None, None] & k_exists[None, :, None] & (o < d_out)[None, None, :]
-    rows = tl.arange(0, BB)[:, None, None] * d_out + tl.arange(0, BK)[None, :, None] * per_draw
-    return rows + o[None, None, :], mask
-
-
-@triton.jit
-def _load_kl_gradient(grad_kl, k0, examples, kl_draws, k_exists, b_exists, BB: tl.constexpr, BK: tl.constexpr):
-    """(BB, BK), from the tile's first one on; zero beyond the draws that have a KL."""
-    k = tl.arange(0, BK)
-    mask = b_exists[:, None] & (k_exists & (k0 + k < kl_draws))[None, :]
-    return tl.load(grad_kl + k[None, :] * examples + tl.arange(0, BB)[:, None], mask=mask, other=0.0)
-
-
-@triton.jit
-def _weight_noise(eps, seed, index, exists, k0, b, e_k, e_b, stream, draws, examples, NOISE: tl.constexpr,
-                  EPS: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """Noise of a tile of weights: (1, BK, N) shared, (BB, BK, N) independent."""
-    b = tl.arange(0, 1) if NOISE == "shared" else b
-    if EPS:
-        k = k0 + tl.arange(0, BK)
-        mask = exists[None, None, :] & (k < draws)[None, :, None] & (b < examples)[:, None, None]
-        rows = k.to(tl.int64)[None, :, None] * e_k + b.to(tl.int64)[:, None, None] * e_b
-        return tl.load(eps + rows + index[None, None, :], mask=mask, other=0.0).to(tl.float32)
-    counter = index.to(tl.uint32)[None, None, :] + b.to(tl.uint32)[:, None, None] * 0
-    example = index.to(tl.uint32)[None, None, :] * 0 + b.to(tl.uint32)[:, None, None]
-    return _normals(seed, counter, example, k0, stream, BK)
-
-
-@triton.jit
-def _output_noise(eps, seed, k0, b, o, e_k, e_b, stream, draws, examples, d_out, EPS: tl.constexpr, BK: tl.constexpr):
-    """Noise of a tile of outputs, drawn after the matvec (local): (BB, BK, BO)."""
-    if EPS:
-        k = k0 + tl.arange(0, BK)
-        mask = (b < examples)[:, None, None] & (k < draws)[None, :, None] & (o < d_out)[None, None, :]
-        rows = k.to(tl.int64)[None, :, None] * e_k + b.to(tl.int64)[:, None, None] * e_b
-        return tl.load(eps + rows + o[None, None, :], mask=mask, other=0.0).to(tl.float32)
-    counter = o.to(tl.uint32)[None, None, :] + b.to(tl.uint32)[:, None, None] * 0
-    example = o.to(tl.uint32)[None, None, :] * 0 + b.to(tl.uint32)[:, None, None]
-    return _normals(seed, counter, example, k0, stream, BK)
+        return tl.load(eps + offsets)[None, :]
 
 
 # -- forward -----------------------------------------------------------------------------------------------------------
@@ -218,389 +189,340 @@ def _output_noise(eps, seed, k0, b, o, e_k, e_b, stream, draws, examples, d_out,
 
 @_kernel
 def _forward_kernel(
-    a, z, weight, bias, eps, seeds,  # inputs
-    y, variance, kl,  # outputs; for OUTPUT "grad_variance" y is the gradient of y, read
-    a_r, a_k, z_r, z_k, w_r, c_r, e_r, e_k, e_b, v_r, v_k,
-    draws, examples, d_in, d_out, k_first, k_last, b_first, b_last, kl_draws, floor, inverse_prior, noise_stream, h,
-    NOISE: tl.constexpr, KL: tl.constexpr, OUTPUT: tl.constexpr, LP: tl.constexpr, EPS: tl.constexpr,
-    PRECISION: tl.constexpr, FAST: tl.constexpr,
-    BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+    z, rho, rho_bias, mean, mean_bias, x, eps,  # inputs
+    spread, factors, kl,  # outputs
+    z_r, z_k, x_r, x_k, e_r, e_k, e_b,
+    draws, examples, d_in, d_out, DO, DI, kl_draws, floor, inverse_prior,
+    NOISE: tl.constexpr, KL: tl.constexpr, LP: tl.constexpr, PRECISION: tl.constexpr,
+    BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """y, its variance, or the gradient of that variance; and partial sums of the KL over the program's outputs."""
-    tile, split, r = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    k0, b, k_exists, b_exists, first_k, first_b = _place(tile, k_first, k_last, b_first, b_last, BB, BK)
-    a += r * a_r + first_k * a_k + first_b * d_in
-    z += r * z_r + first_k * z_k + first_b * h
-    weight += r * w_r
-    bias += r * c_r
-    eps += r * e_r
-    row = (r * draws + first_k) * examples + first_b
-    y += row * d_out
-    if OUTPUT == "grad_variance":
-        variance += r * v_r + (first_k - k_first) * v_k + (first_b - b_first) * d_out
-    else:
-        variance += row * d_out
-    seed = tl.load(seeds + r)
+    """LP: the spread; IC: its factors, s^2 (local) or s. And partial sums of the KL without its sum of means squared.
 
-    kl_sum = tl.zeros((BB, BK), tl.float32)
-    owns_kl = k0 < kl_draws  # for IC the closed form belongs to the programs of the first draws
-    for o0 in range(split * BO, d_out, tl.num_programs(1) * BO):
-        o = o0 + tl.arange(0, BO)
-        mean_sum = tl.zeros((BB, BK, BO), tl.float32)
-        variance_sum = tl.zeros((BB, BK, BO), tl.float32)
-        for i0 in range(0, d_in + 1, BI):
-            i = i0 + tl.arange(0, BI)
-            mean_row, rho_row, index, exists = _weight_rows(o0, i0, d_in, d_out, BO, BI)
-            inputs = _load_inputs(a, a_k, k_exists, b_exists, i, d_in, BB, BK)  # (BB, BK, BI)
-            if OUTPUT != "grad_variance":
-                mean = _affine(z, b_exists, weight, bias, mean_row, exists, h, PRECISION, BB)  # (BB, N)
-            if NOISE != "none" or KL != "none":
-                rho = _affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB)
-                scale, _ = _softplus(rho, FAST)
-                scale += floor  # (BB, N)
-            if NOISE == "shared" or NOISE == "independent":
-                noise = _weight_noise(
-                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
-                )
-                theta = mean[:, None, :] + scale[:, None, :] * noise  # (BB, BK, N)
-                mean_sum += tl.sum(tl.reshape(theta, (BB, BK, BO, BI)) * inputs[:, :, None, :], axis=3)
-            elif LP:
-                if OUTPUT != "grad_variance":
-                    mean_sum += tl.sum(tl.reshape(mean, (BB, BK, BO, BI)) * inputs[:, :, None, :], axis=3)
-                if NOISE != "none":
-                    product = tl.reshape(scale, (BB, BK, BO, BI)) * inputs[:, :, None, :]
-                    variance_sum += tl.sum(product * product, axis=3)
-            else:
-                if OUTPUT != "grad_variance":
-                    matrix = tl.permute(tl.reshape(mean, (BB, BO, BI)), (0, 2, 1))  # (BB, BI, BO)
-                    mean_sum = tl.dot(inputs, matrix, mean_sum, input_precision=PRECISION)
-                if NOISE != "none":
-                    matrix = tl.permute(tl.reshape(scale * scale, (BB, BO, BI)), (0, 2, 1))
-                    variance_sum = tl.dot(inputs * inputs, matrix, variance_sum, input_precision=PRECISION)
-            if KL == "analytic":
-                if owns_kl:
-                    squares = (mean * mean + scale * scale) * (inverse_prior * inverse_prior)
-                    terms = 0.5 * squares - 0.5 - tl.log(scale * inverse_prior)
-                    terms = tl.sum(tl.where(exists[None, :], terms, 0.0), axis=1)
-                    kl_sum += terms[:, None]
-            elif KL == "sampled":
-                ratio = theta * inverse_prior
-                terms = 0.5 * (ratio * ratio - noise * noise) - tl.log(scale * inverse_prior)[:, None, :]
-                kl_sum += tl.sum(tl.where(exists[None, None, :], terms, 0.0), axis=2)
-        offsets, mask = _output_tile(examples * d_out, k_exists, b_exists, o, d_out, BB, BK)
-        if NOISE == "local":
-            noise = _output_noise(eps, seed, k0, b, o, e_k, e_b, noise_stream, draws, b_last, d_out, EPS, BK)
-            if OUTPUT == "grad_variance":
-                gradient = tl.load(y + offsets, mask=mask, other=0.0).to(tl.float32)
-                scratch, _ = _output_tile(v_k, k_exists, b_exists, o, d_out, BB, BK)
-                tl.store(variance + scratch, 0.5 * gradient * noise / tl.sqrt(variance_sum), mask=mask)
-            else:
-                mean_sum += tl.sqrt(variance_sum) * noise
-        if OUTPUT != "grad_variance":
-            tl.store(y + offsets, mean_sum.to(y.dtype.element_ty), mask=mask)
-        if OUTPUT == "moments":
-            tl.store(variance + offsets, variance_sum.to(variance.dtype.element_ty), mask=mask)
+    A program owns examples of one draw, and walks over outputs and inputs.
+    """
+    N: tl.constexpr = BO * BI
+    SAMPLED: tl.constexpr = NOISE == "shared" or NOISE == "independent"
+    r = tl.program_id(2).to(tl.int64)
+    k, b = _place(tl.program_id(0), examples, BB)
+    rows, j, n = tl.arange(0, BB), tl.arange(0, BH), tl.arange(0, N)
+    z_tile = tl.load(z + r * z_r + k * z_k + b * BH + rows[:, None] * BH + j[None, :])  # (BB, BH)
+    x += r * x_r + k * x_k + b * DI
+    eps += r * e_r + k * e_k + b * e_b
+    rho += r * DO * DI * BH
+    rho_bias += r * DO * DI
+    row = (r * draws + k) * examples + b
+    squares = tl.zeros((BB, N), tl.float32)
+    product = tl.zeros((BB, N), tl.float32) + 1.0
+    exponent = tl.zeros((BB, N), tl.int32)
+    has_kl = k < kl_draws
+    for o0 in range(tl.program_id(1) * BO, DO, tl.num_programs(1) * BO):
+        total = tl.zeros((BB, N), tl.float32)
+        for i0 in range(0, DI, BI):
+            first = (r * 0 + o0) * DI + i0  # in 64 bits
+            at = (n // BI) * DI + n % BI
+            u = tl.load(rho + first * BH + at[:, None] * BH + j[None, :])  # (N, BH)
+            start = tl.zeros((BB, N), tl.float32) + tl.load(rho_bias + first + at)[None, :]
+            scale, _ = _scale(tl.dot(z_tile, tl.trans(u), start, input_precision=PRECISION), floor)  # (BB, N)
+            factor = scale * scale
+            if SAMPLED and LP:
+                noise = _weight_noise(eps + first, n, BB, e_b, DI, NOISE == "independent", BI)
+                factor = scale * noise
+            if LP and NOISE != "none":
+                inputs = tl.load(x + rows[:, None] * DI + (i0 + tl.arange(0, BI))[None, :])  # (BB, BI)
+                total += factor * tl.reshape(tl.broadcast_to(inputs[:, None, :], (BB, BO, BI)), (BB, N))
+            elif not LP:
+                kept = scale if SAMPLED else factor
+                tl.store(factors + ((r * examples + b + rows) * DO)[:, None] * DI + (first + at)[None, :], kept)
+            if KL != "none":
+                exists = ((i0 + n % BI <= d_in) & (o0 + n // BI < d_out))[None, :]
+                ratio = tl.where(exists, scale * inverse_prior, 1.0)
+                product, exponent = _times(product, exponent, ratio)
+                if KL == "sampled":
+                    v = tl.load(mean + (r * DO * DI + first) * BH + at[:, None] * BH + j[None, :])
+                    start = tl.zeros((BB, N), tl.float32) + tl.load(mean_bias + r * DO * DI + first + at)[None, :]
+                    theta = (tl.dot(z_tile, tl.trans(v), start, input_precision=PRECISION) + factor) * inverse_prior
+                    squares += tl.where(exists, theta * theta - noise * noise, 0.0)
+                else:
+                    squares += ratio * ratio - 1.0
+        if LP and NOISE != "none":
+            o = tl.arange(0, BO)
+            at_spread = spread + row * DO + o0 + rows[:, None] * DO + o[None, :]
+            tl.store(at_spread, tl.sum(tl.reshape(total, (BB, BO, BI)), axis=2))
     if KL != "none":
-        if owns_kl:
-            kl += ((split * tl.num_programs(2) + r) * kl_draws + first_k) * examples + first_b
-            k_in = tl.arange(0, BK)
-            mask = b_exists[:, None] & (k0 + k_in < kl_draws)[None, :]
-            tl.store(kl + k_in[None, :] * examples + tl.arange(0, BB)[:, None], kl_sum, mask=mask)
+        if has_kl:
+            logs = 0.6931471805599453 * (exponent.to(tl.float32) + tl.log2(product))
+            part = (tl.program_id(1) * tl.num_programs(2) + r) * kl_draws + k  # (splits, R, k, B)
+            tl.store(kl + part * examples + b + rows, tl.sum(0.5 * squares - logs, axis=1))
 
 
 # -- backward ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _outer(g, x, DOT: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, N: tl.constexpr):
-    """Sum over draws of g x^T for each example: (BB, BK, BO) and (BB, BK, BI) to (BB, N)."""
-    if DOT:
-        return tl.reshape(tl.dot(tl.permute(g, (0, 2, 1)), x, input_precision=PRECISION), (BB, N))
-    return tl.sum(tl.reshape(g[:, :, :, None] * x[:, :, None, :], (BB, BK, N)), axis=1)
-
-
-@triton.jit
-def _times_outputs(g, matrix, total, DOT: tl.constexpr, PRECISION: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr,
-                   BO: tl.constexpr, BI: tl.constexpr):  # fmt: skip
-    """total + g matrix for each example: (BB, BK, BO) and (BB, N) to (BB, BK, BI)."""
-    if DOT:
-        return tl.dot(g, tl.reshape(matrix, (BB, BO, BI)), total, input_precision=PRECISION)
-    return total + tl.sum(tl.reshape(matrix, (BB, 1, BO, BI)) * g[:, :, :, None], axis=2)
-
-
-@triton.jit
-def _theta_gradient(y_gradient, inputs, theta, kl_gradient, precision, KL: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr,
-                    N: tl.constexpr):  # fmt: skip
-    """Gradient of the sampled weights (BB, BK, N); ``theta`` is read for the sampled KL only."""
-    gradient = tl.reshape(y_gradient[:, :, :, None] * inputs[:, :, None, :], (BB, BK, N))
+def _scale_gradient(
+    gradient, noise, scale, theta, kl, precision, NOISE: tl.constexpr, KL: tl.constexpr, LP: tl.constexpr
+):
+    """Gradient of the scales from that of the factors (IC with noise "shared": of the scales) and of the KL."""
+    SAMPLED: tl.constexpr = NOISE == "shared" or NOISE == "independent"
     if KL == "sampled":
-        gradient += kl_gradient[:, :, None] * theta * precision
+        gradient += kl * precision * theta
+    if SAMPLED:
+        gradient = gradient * noise if LP else gradient
+    else:
+        gradient = gradient * (2.0 * scale)
+    if KL == "analytic":
+        gradient += kl * (scale * precision - _reciprocal(scale))
+    elif KL == "sampled":
+        gradient -= kl * _reciprocal(scale)
     return gradient
 
 
-@triton.jit
-def _load_gradients(grad_y, grad_variance, y_k, v_k, k_exists, b_exists, o, d_out, NOISE: tl.constexpr, BB: tl.constexpr,
-                    BK: tl.constexpr):  # fmt: skip
-    """Gradients of y and of its variance, (BB, BK, BO), from the tile's first ones on."""
-    offsets, mask = _output_tile(y_k, k_exists, b_exists, o, d_out, BB, BK)
-    first = tl.load(grad_y + offsets, mask=mask, other=0.0).to(tl.float32)
-    if NOISE == "local" or NOISE == "moments":
-        offsets, _ = _output_tile(v_k, k_exists, b_exists, o, d_out, BB, BK)
-        return first, tl.load(grad_variance + offsets, mask=mask, other=0.0).to(tl.float32)
-    return first, first
-
-
 @_kernel
-def _inputs_kernel(
-    a, z, weight, bias, eps, seeds, grad_y, grad_variance,  # inputs
-    grad_a,  # output
-    a_r, a_k, z_r, z_k, w_r, c_r, e_r, e_k, e_b, v_r, v_k, g_r, g_k,
-    draws, examples, d_in, d_out, k_first, k_last, b_first, b_last, floor, noise_stream, h,
-    NOISE: tl.constexpr, LP: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
-    BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+def _rows_kernel(
+    z, rho, rho_bias, rho_t, mean, mean_bias, mean_t, x, eps, w, grad_factors, grad_kl,  # inputs
+    grad_x, grad_z,  # outputs; grad_z: partial sums
+    z_r, z_k, x_r, x_k, e_r, e_k, e_b,
+    draws, examples, DO, DI, floor, inverse_prior,
+    NOISE: tl.constexpr, KL: tl.constexpr, LP: tl.constexpr, PRECISION: tl.constexpr,
+    BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a: a program owns examples, draws and inputs, and walks over the outputs."""
-    SAMPLED: tl.constexpr = NOISE == "shared" or NOISE == "independent"
-    DOT: tl.constexpr = not LP and not SAMPLED
-    tile, split, r = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    k0, b, k_exists, b_exists, first_k, first_b = _place(tile, k_first, k_last, b_first, b_last, BB, BK)
-    a += r * a_r + first_k * a_k + first_b * d_in
-    z += r * z_r + first_k * z_k + first_b * h
-    weight += r * w_r
-    bias += r * c_r
-    eps += r * e_r
-    seed = tl.load(seeds + r)
-    grad_y += ((r * draws + first_k) * examples + first_b) * d_out
-    grad_variance += r * v_r + (first_k - k_first) * v_k + (first_b - b_first) * d_out
-    grad_a += r * g_r + (first_k - k_first) * g_k + (first_b - b_first) * d_in
+    """Gradients of x (LP) and, through the scales, of z.
 
-    for i0 in range(split * BI, d_in, tl.num_programs(1) * BI):
-        i = i0 + tl.arange(0, BI)
-        mean_part = tl.zeros((BB, BK, BI), tl.float32)
-        variance_part = tl.zeros((BB, BK, BI), tl.float32)
-        for o0 in range(0, d_out, BO):
-            o = o0 + tl.arange(0, BO)
-            mean_row, rho_row, index, exists = _weight_rows(o0, i0, d_in, d_out, BO, BI)
-            y_gradient, variance_gradient = _load_gradients(
-                grad_y, grad_variance, examples * d_out, v_k, k_exists, b_exists, o, d_out, NOISE, BB, BK
-            )  # (BB, BK, BO)
-            mean = _affine(z, b_exists, weight, bias, mean_row, exists, h, PRECISION, BB)  # (BB, N)
-            if SAMPLED:
-                scale, _ = _softplus(_affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST)
-                scale += floor
-                noise = _weight_noise(
-                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
-                )
-                theta = tl.reshape(mean[:, None, :] + scale[:, None, :] * noise, (BB, BK, BO, BI))
-                mean_part += tl.sum(theta * y_gradient[:, :, :, None], axis=2)
-            else:
-                mean_part = _times_outputs(y_gradient, mean, mean_part, DOT, PRECISION, BB, BK, BO, BI)
-                if NOISE != "none":
-                    scale, _ = _softplus(_affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST)
-                    scale += floor
-                    variance_part = _times_outputs(
-                        variance_gradient, scale * scale, variance_part, DOT, PRECISION, BB, BK, BO, BI
-                    )
-        gradient = mean_part
-        if NOISE != "none" and not SAMPLED:
-            gradient += 2.0 * _load_inputs(a, a_k, k_exists, b_exists, i, d_in, BB, BK) * variance_part
-        mask = b_exists[:, None, None] & k_exists[None, :, None] & (i < d_in)[None, None, :]
-        rows = tl.arange(0, BB)[:, None, None] * d_in + tl.arange(0, BK)[None, :, None] * g_k
-        tl.store(grad_a + rows + i[None, None, :], gradient.to(grad_a.dtype.element_ty), mask=mask)
-
-
-@_kernel
-def _conditioning_kernel(
-    a, z, weight, bias, eps, seeds, grad_y, grad_variance, grad_kl,  # inputs
-    grad_z,  # output: partial sums
-    a_r, a_k, z_r, z_k, w_r, c_r, e_r, e_k, e_b, v_r, v_k,
-    draws, examples, d_in, d_out, k_first, k_last, b_first, b_last, kl_draws, floor, inverse_prior, noise_stream, h,
-    NOISE: tl.constexpr, KL: tl.constexpr, LP: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
-    FAST: tl.constexpr, BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
-):  # fmt: skip
-    """Gradient of z: a program owns examples, draws and 16 hidden units, and walks over the weights."""
+    A program owns examples of a draw, and walks over inputs and outputs.
+    """
     N: tl.constexpr = BO * BI
     SAMPLED: tl.constexpr = NOISE == "shared" or NOISE == "independent"
-    DOT: tl.constexpr = not LP and not SAMPLED
-    slices = tl.cdiv(h, 16)  # of hidden units
-    tile, r = tl.program_id(0), tl.program_id(2).to(tl.int64)
-    split, j0 = tl.program_id(1) // slices, (tl.program_id(1) % slices) * 16
-    k0, b, k_exists, b_exists, first_k, first_b = _place(tile, k_first, k_last, b_first, b_last, BB, BK)
-    a += r * a_r + first_k * a_k + first_b * d_in
-    z += r * z_r + first_k * z_k + first_b * h
-    weight += r * w_r
-    bias += r * c_r
-    eps += r * e_r
-    seed = tl.load(seeds + r)
-    grad_y += ((r * draws + first_k) * examples + first_b) * d_out
-    grad_variance += r * v_r + (first_k - k_first) * v_k + (first_b - b_first) * d_out
-    kl_gradient = tl.zeros((BB, BK), tl.float32)
+    SPREAD: tl.constexpr = LP and NOISE != "none"
+    r = tl.program_id(2).to(tl.int64)
+    k, b = _place(tl.program_id(0), examples, BB)
+    rows, j, n = tl.arange(0, BB), tl.arange(0, BH), tl.arange(0, N)
+    z_tile = tl.load(z + r * z_r + k * z_k + b * BH + rows[:, None] * BH + j[None, :])  # (BB, BH)
+    row = (r * draws + k) * examples + b
+    eps += r * e_r + k * e_k + b * e_b
+    kl = tl.zeros((BB, 1), tl.float32)
     if KL != "none":
-        grad_kl += (r * kl_draws + first_k) * examples + first_b
-        kl_gradient = _load_kl_gradient(grad_kl, k0, examples, kl_draws, k_exists, b_exists, BB, BK)
-    kl_total = tl.sum(kl_gradient, axis=1)[:, None]  # (BB, 1)
+        kl = tl.load(grad_kl + row + rows)[:, None]
     precision = inverse_prior * inverse_prior
-
-    total = tl.zeros((BB, 16), tl.float32)
-    for i0 in range(split * BI, d_in + 1, tl.num_programs(1) // slices * BI):
-        inputs = _load_inputs(a, a_k, k_exists, b_exists, i0 + tl.arange(0, BI), d_in, BB, BK)  # (BB, BK, BI)
-        for o0 in range(0, d_out, BO):
-            mean_row, rho_row, index, exists = _weight_rows(o0, i0, d_in, d_out, BO, BI)
-            y_gradient, variance_gradient = _load_gradients(
-                grad_y,
-                grad_variance,
-                examples * d_out,
-                v_k,
-                k_exists,
-                b_exists,
-                o0 + tl.arange(0, BO),
-                d_out,
-                NOISE,
-                BB,
-                BK,
-            )  # (BB, BK, BO)
-            if KL != "none":
-                mean = _affine(z, b_exists, weight, bias, mean_row, exists, h, PRECISION, BB)  # (BB, N)
-            if SAMPLED:
-                scale, slope = _softplus(_affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST)
-                scale += floor
-                noise = _weight_noise(
-                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
+    z_sum = tl.zeros((BB, BH), tl.float32)
+    for i0 in range(tl.program_id(1) * BI, DI, tl.num_programs(1) * BI):
+        i = i0 + tl.arange(0, BI)
+        if SPREAD:
+            inputs = tl.load(x + r * x_r + k * x_k + b * DI + rows[:, None] * DI + i[None, :])  # (BB, BI)
+            x_sum = tl.zeros((BB, BI), tl.float32)
+        for o0 in range(0, DO, BO):
+            first = (r * DO + o0) * DI + i0
+            at = (n // BI) * DI + n % BI
+            at_t = (n // BI) * (DI * BH) + n % BI
+            u = tl.load(rho + first * BH + at[:, None] * BH + j[None, :])  # (N, BH)
+            start = tl.zeros((BB, N), tl.float32) + tl.load(rho_bias + first + at)[None, :]
+            raw = tl.dot(z_tile, tl.trans(u), start, input_precision=PRECISION)
+            scale, e = _scale(raw, floor)  # (BB, N)
+            noise = scale
+            theta = scale
+            if SAMPLED and LP:
+                noise = _weight_noise(eps + (first - r * DO * DI), n, BB, e_b, DI, NOISE == "independent", BI)
+            if KL == "sampled":
+                v = tl.load(mean + first * BH + at[:, None] * BH + j[None, :])
+                start = tl.zeros((BB, N), tl.float32) + tl.load(mean_bias + first + at)[None, :]
+                theta = tl.dot(z_tile, tl.trans(v), start, input_precision=PRECISION) + scale * noise
+            gradient = tl.zeros((BB, N), tl.float32)
+            if SPREAD:
+                factor = scale * noise  # noise is the scale itself for local
+                outputs = tl.load(w + row * DO + o0 + rows[:, None] * DO + tl.arange(0, BO)[None, :])  # (BB, BO)
+                x_sum += tl.sum(tl.reshape(factor, (BB, BO, BI)) * outputs[:, :, None], axis=1)
+                gradient = tl.reshape(outputs[:, :, None] * inputs[:, None, :], (BB, N))
+            elif NOISE != "none":
+                gradient = tl.load(
+                    grad_factors + ((r * examples + b + rows) * DO)[:, None] * DI + (first - r * DO * DI + at)[None, :]
                 )
-                theta = noise
-                if KL == "sampled":
-                    theta = mean[:, None, :] + scale[:, None, :] * noise  # (BB, BK, N)
-                gradient = _theta_gradient(y_gradient, inputs, theta, kl_gradient, precision, KL, BB, BK, N)
-                grad_mean = tl.sum(gradient, axis=1)  # (BB, N)
-                grad_scale = tl.sum(gradient * noise, axis=1)
-            else:
-                grad_mean = _outer(y_gradient, inputs, DOT, PRECISION, BB, BK, N)
-            if KL == "analytic":
-                grad_mean += kl_total * mean * precision
-            total = tl.dot(grad_mean, _columns(weight, mean_row, exists, j0, h), total, input_precision=PRECISION)
-            if NOISE != "none" or KL != "none":
-                if not SAMPLED:
-                    scale, slope = _softplus(
-                        _affine(z, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB), FAST
-                    )
-                    scale += floor
-                    grad_scale = tl.zeros((BB, N), tl.float32)
-                    if NOISE != "none":
-                        grad_scale = 2.0 * scale * _outer(variance_gradient, inputs * inputs, DOT, PRECISION, BB, BK, N)
-                if KL == "analytic":
-                    grad_scale += kl_total * (scale * precision - 1.0 / scale)
-                elif KL == "sampled":
-                    grad_scale -= kl_total / scale
-                u = _columns(weight, rho_row, exists, j0, h)
-                total = tl.dot(grad_scale * slope, u, total, input_precision=PRECISION)
-    j = j0 + tl.arange(0, 16)
-    n_k = tl.cdiv(k_last - k_first, BK)
-    part = (split * tl.num_programs(2) + r) * n_k + (first_k - k_first) // BK  # (splits, R, tiles of draws, B, h)
-    grad_z += (part * (b_last - b_first) + first_b - b_first) * h
-    mask = b_exists[:, None] & (j < h)[None, :]
-    tl.store(grad_z + tl.arange(0, BB)[:, None] * h + j[None, :], total, mask=mask)
+            if KL == "sampled":
+                v = tl.load(mean_t + first * BH - (i0 * BH - i0) + j[:, None] * DI + at_t[None, :])  # (BH, N)
+                z_sum = tl.dot(_paired(kl * precision * theta, BB, N), tl.trans(v), z_sum, input_precision=PRECISION)
+            gradient = _scale_gradient(gradient, noise, scale, theta, kl, precision, NOISE, KL, LP) * _slope(raw, e)
+            u = tl.load(rho_t + first * BH - (i0 * BH - i0) + j[:, None] * DI + at_t[None, :])  # (BH, N)
+            z_sum = tl.dot(_paired(gradient, BB, N), tl.trans(u), z_sum, input_precision=PRECISION)
+        if SPREAD:
+            tl.store(grad_x + row * DI + rows[:, None] * DI + i[None, :], x_sum)
+    part = (tl.program_id(1) * tl.num_programs(2) + r) * draws + k  # (splits, R, k, B, BH)
+    tl.store(grad_z + (part * examples + b) * BH + rows[:, None] * BH + j[None, :], z_sum)
 
 
 @_kernel
 def _weights_kernel(
-    a, z, weight, bias, eps, seeds, grad_y, grad_variance, grad_kl,  # inputs
-    grad_weight, grad_bias,  # outputs: partial sums, added to what is there
-    a_r, a_k, z_r, z_k, w_r, c_r, e_r, e_k, e_b, v_r, v_k,
-    draws, examples, d_in, d_out, k_first, k_last, b_first, b_last, kl_draws, floor, inverse_prior, noise_stream, h,
-    NOISE: tl.constexpr, KL: tl.constexpr, LP: tl.constexpr, EPS: tl.constexpr,
-    PART: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
-    BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+    z, z_t, rho, rho_bias, mean, mean_bias, x, eps, w, grad_factors, grad_kl,  # inputs
+    grad_rho, grad_rho_bias, grad_mean, grad_mean_bias,  # outputs: partial sums
+    z_r, z_k, x_r, x_k, e_r, e_k, e_b,
+    draws, examples, DO, DI, floor, inverse_prior,
+    NOISE: tl.constexpr, KL: tl.constexpr, LP: tl.constexpr, PRECISION: tl.constexpr,
+    BB: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the rows of the hypernetwork's output layer that give means, or rhos (PART).
-
-    A program owns weights, and walks over examples and draws.
-    """
+    """Gradients of the matrix that gives the rhos (for a sampled KL also its part of the means'): a program owns weights, and
+    walks over draws and examples."""
     N: tl.constexpr = BO * BI
     SAMPLED: tl.constexpr = NOISE == "shared" or NOISE == "independent"
-    DOT: tl.constexpr = not LP and not SAMPLED
-    slices = tl.cdiv(h, 16)  # of hidden units
-    tile, r = tl.program_id(0), tl.program_id(2).to(tl.int64)
-    split, j0 = tl.program_id(1) // slices, (tl.program_id(1) % slices) * 16
-    n_i = tl.cdiv(d_in + 1, BI)
-    o0, i0 = (tile // n_i) * BO, (tile % n_i) * BI
-    o, i = o0 + tl.arange(0, BO), i0 + tl.arange(0, BI)
-    mean_row, rho_row, index, exists = _weight_rows(o0, i0, d_in, d_out, BO, BI)
-    a += r * a_r
-    weight += r * w_r
-    bias += r * c_r
-    eps += r * e_r
-    seed = tl.load(seeds + r)
-    z += r * z_r
+    SPREAD: tl.constexpr = LP and NOISE != "none"
+    r = tl.program_id(2).to(tl.int64)
+    o0, i0 = (tl.program_id(0) // (DI // BI)) * BO, (tl.program_id(0) % (DI // BI)) * BI
+    rows, j, n = tl.arange(0, BB), tl.arange(0, BH), tl.arange(0, N)
+    first = (r * DO + o0) * DI + i0
+    at = (n // BI) * DI + n % BI
+    u = tl.load(rho + first * BH + at[:, None] * BH + j[None, :])  # (N, BH)
+    c = tl.load(rho_bias + first + at)[:, None]
+    if KL == "sampled":
+        v = tl.load(mean + first * BH + at[:, None] * BH + j[None, :])
+        d = tl.load(mean_bias + first + at)[:, None]
+        mean_sum = tl.zeros((N, BH), tl.float32)
+        mean_bias_sum = tl.zeros((N, BB), tl.float32)
     precision = inverse_prior * inverse_prior
+    rho_sum = tl.zeros((N, BH), tl.float32)
+    bias_sum = tl.zeros((N, BB), tl.float32)
+    tiles = examples // BB
+    for tile in range(tl.program_id(1), tiles * draws, tl.num_programs(1)):
+        k, b = _place(tile, examples, BB)
+        row = (r * draws + k) * examples + b
+        z_tile = tl.load(z + r * z_r + k * z_k + b * BH + rows[:, None] * BH + j[None, :])  # (BB, BH)
+        raw = tl.dot(u, tl.trans(z_tile), tl.zeros((N, BB), tl.float32) + c, input_precision=PRECISION)  # (N, BB)
+        scale, e = _scale(raw, floor)
+        noise = scale
+        theta = scale
+        kl = tl.zeros((1, BB), tl.float32)
+        if KL != "none":
+            kl = tl.load(grad_kl + row + rows)[None, :]
+        if SAMPLED and LP:
+            at_eps = eps + r * e_r + k * e_k + b * e_b + (first - r * DO * DI)
+            noise = tl.trans(_weight_noise(at_eps, n, BB, e_b, DI, NOISE == "independent", BI))  # (N, 1 or BB)
+        z_pairs = tl.load(z_t + r * z_r + k * z_k + b + j[:, None] * examples + rows[None, :])  # (BH, BB)
+        if KL == "sampled":
+            theta = (
+                tl.dot(v, tl.trans(z_tile), tl.zeros((N, BB), tl.float32) + d, input_precision=PRECISION)
+                + scale * noise
+            )
+            grad_theta = kl * precision * theta
+            mean_bias_sum += grad_theta
+            mean_sum = tl.dot(_paired(grad_theta, N, BB), tl.trans(z_pairs), mean_sum, input_precision=PRECISION)
+        gradient = tl.zeros((N, BB), tl.float32)
+        if SPREAD:
+            at_x = x + r * x_r + k * x_k + b * DI + i0
+            inputs = tl.load(at_x + rows[None, :] * DI + tl.arange(0, BI)[:, None])  # (BI, BB)
+            outputs = tl.load(w + row * DO + o0 + rows[None, :] * DO + tl.arange(0, BO)[:, None])  # (BO, BB)
+            gradient = tl.reshape(outputs[:, None, :] * inputs[None, :, :], (N, BB))
+        elif NOISE != "none":
+            gradient = tl.load(
+                grad_factors + ((r * examples + b + rows) * DO)[None, :] * DI + (first - r * DO * DI + at)[:, None]
+            )
+        gradient = _scale_gradient(gradient, noise, scale, theta, kl, precision, NOISE, KL, LP) * _slope(raw, e)
+        bias_sum += gradient
+        rho_sum = tl.dot(_paired(gradient, N, BB), tl.trans(z_pairs), rho_sum, input_precision=PRECISION)
+    part = tl.program_id(1) * tl.num_programs(2) * DO * DI + first  # (splits, R, DO, DI, BH)
+    tl.store(grad_rho + part * BH + at[:, None] * BH + j[None, :], rho_sum)
+    tl.store(grad_rho_bias + part + at, tl.sum(bias_sum, axis=1))
+    if KL == "sampled":
+        tl.store(grad_mean + part * BH + at[:, None] * BH + j[None, :], mean_sum)
+        tl.store(grad_mean_bias + part + at, tl.sum(mean_bias_sum, axis=1))
 
-    u_sum = tl.zeros((N, 16), tl.float32)
-    c_sum = tl.zeros((N,), tl.float32)
-    n_b = tl.cdiv(b_last - b_first, BB)
-    n_rows = n_b * (k_last - k_first) if LP else n_b  # tiles that share a z
-    for row in range(split, n_rows, tl.num_programs(1) // slices):
-        b0 = b_first + (row % n_b) * BB
-        b = b0 + tl.arange(0, BB)
-        b_exists, first_b = b < b_last, b0.to(tl.int64)
-        k_start = k_first + row // n_b if LP else k_first
-        k_stop = k_start + 1 if LP else k_last
-        z_tile = z + (k_start.to(tl.int64) * z_k if LP else 0) + first_b * h
-        if (PART == "mean" and KL != "none") or KL == "sampled":
-            mean = _affine(z_tile, b_exists, weight, bias, mean_row, exists, h, PRECISION, BB)  # (BB, N)
-        if PART == "rho" or KL == "sampled":
-            rho = _affine(z_tile, b_exists, weight, bias, rho_row, exists, h, PRECISION, BB)
-            scale, slope = _softplus(rho, FAST)
-            scale += floor
-        gradient = tl.zeros((BB, N), tl.float32)
-        kl_total = tl.zeros((BB, 1), tl.float32)
-        for k0 in range(k_start, k_stop, BK):
-            k_exists, first_k = k0 + tl.arange(0, BK) < k_last, k0 + 0 * r  # 64 bits
-            inputs = _load_inputs(
-                a + first_k * a_k + first_b * d_in, a_k, k_exists, b_exists, i, d_in, BB, BK
-            )  # (BB, BK, BI)
-            y_gradient, variance_gradient = _load_gradients(
-                grad_y + ((r * draws + first_k) * examples + first_b) * d_out,
-                grad_variance + r * v_r + (first_k - k_first) * v_k + (first_b - b_first) * d_out,
-                examples * d_out, v_k, k_exists, b_exists, o, d_out, NOISE, BB, BK,
-            )  # fmt: skip
-            kl_gradient = tl.zeros((BB, BK), tl.float32)
-            if KL != "none":
-                first = grad_kl + (r * kl_draws + first_k) * examples + first_b
-                kl_gradient = _load_kl_gradient(first, k0, examples, kl_draws, k_exists, b_exists, BB, BK)
-                kl_total += tl.sum(kl_gradient, axis=1)[:, None]
-            if SAMPLED and (PART == "rho" or KL == "sampled"):
-                noise = _weight_noise(
-                    eps, seed, index, exists, k0, b, e_k, e_b, noise_stream, draws, b_last, NOISE, EPS, BK
-                )
-                theta = noise
-                if KL == "sampled":
-                    theta = mean[:, None, :] + scale[:, None, :] * noise  # (BB, BK, N)
-                more = _theta_gradient(y_gradient, inputs, theta, kl_gradient, precision, KL, BB, BK, N)
-                gradient += tl.sum(more * noise if PART == "rho" else more, axis=1)
-            elif PART == "mean":
-                gradient += _outer(y_gradient, inputs, DOT, PRECISION, BB, BK, N)
-            elif NOISE != "none":
-                gradient += _outer(variance_gradient, inputs * inputs, DOT, PRECISION, BB, BK, N)
-        if PART == "mean":
-            if KL == "analytic":
-                gradient += kl_total * mean * precision
-        else:
-            if not SAMPLED:
-                gradient *= 2.0 * scale
-            if KL == "analytic":
-                gradient += kl_total * (scale * precision - 1.0 / scale)
-            elif KL == "sampled":
-                gradient -= kl_total / scale
-            gradient *= slope
-        units = _columns(z_tile, tl.arange(0, BB), b_exists, j0, h)  # (BB, 16)
-        u_sum = tl.dot(tl.trans(gradient), units, u_sum, input_precision=PRECISION)
-        c_sum += tl.sum(gradient, axis=0)
-    part = (split * tl.num_programs(2) + r) * (2 * d_out * (d_in + 1))  # (splits, R, 2P, h)
-    rows = mean_row if PART == "mean" else rho_row
-    j = j0 + tl.arange(0, 16)
-    at, mask = grad_weight + part * h + rows[:, None] * h + j[None, :], exists[:, None] & (j < h)[None, :]
-    tl.store(at, tl.load(at, mask=mask, other=0.0) + u_sum, mask=mask)
-    at, mask = grad_bias + part + rows, exists & (j0 == 0)
-    tl.store(at, tl.load(at, mask=mask, other=0.0) + c_sum, mask=mask)
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+@_kernel
+def _product_kernel(
+    x, w, out, x_r, x_b, x_m, x_k, w_r, w_b, w_k, w_n, o_r, o_b, o_m, o_n, M, N, K,
+    ADD: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """out = x w (+ out) for matrices (M, K) and (K, N) of any strides, in batches (R, B)."""
+    n_tiles = tl.cdiv(N, BN)
+    tiles = tl.cdiv(M, BM) * n_tiles
+    tile, b, r = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(2).to(tl.int64)
+    m = (tile // n_tiles) * BM + tl.arange(0, BM)
+    n = (tile % n_tiles) * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    x += r * x_r + b * x_b
+    w += r * w_r + b * w_b
+    out += r * o_r + b * o_b
+    at_x = x + m.to(tl.int64)[:, None] * x_m + k.to(tl.int64)[None, :] * x_k
+    at_w = w + k.to(tl.int64)[:, None] * w_k + n.to(tl.int64)[None, :] * w_n
+    step = r * 0 + BK  # in 64 bits
+    m_exists, n_exists = (m < M)[:, None], (n < N)[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    for k0 in range(0, K, BK):
+        exists = k0 + k < K
+        left = tl.load(at_x, mask=m_exists & exists[None, :], other=0.0)
+        right = tl.load(at_w, mask=n_exists & exists[:, None], other=0.0)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+        at_x += step * x_k
+        at_w += step * w_k
+    at_out = out + m.to(tl.int64)[:, None] * o_m + n.to(tl.int64)[None, :] * o_n
+    if ADD:
+        total += tl.load(at_out, mask=m_exists & n_exists, other=0.0)
+    tl.store(at_out, total, mask=m_exists & n_exists)
+
+
+@_kernel
+def _contract_kernel(
+    scale, eps, x, out, s_r, s_b, s_p, s_q, e_r, e_k, x_r, x_k, o_r, o_k, draws, examples, P, Q,
+    BB: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, BQ: tl.constexpr,
+):  # fmt: skip
+    """out[k, b, p] = sum over q of scale[b, p, q] eps[k, p, q] x[k, b, q] (IC, shared noise). Examples are a warp's threads, and
+    sums stay within a thread."""
+    r = tl.program_id(2).to(tl.int64)
+    k_tiles = tl.cdiv(draws, BK)
+    tile = tl.program_id(0)
+    k = (tile % k_tiles) * BK + tl.arange(0, BK)
+    b = (tile // k_tiles) * BB + tl.arange(0, BB)
+    p = tl.program_id(1) * BP + tl.arange(0, BP)
+    q = tl.arange(0, BQ)
+    k_exists = (k < draws)[:, None]
+    at_scale = scale + r * s_r + b.to(tl.int64)[None, None, :] * s_b + p[None, :, None] * s_p + q[:, None, None] * s_q
+    at_eps = eps + r * e_r + k.to(tl.int64)[None, None, :] * e_k + p[None, :, None] * s_p + q[:, None, None] * s_q
+    at_x = x + r * x_r + k.to(tl.int64)[None, :, None] * x_k + b.to(tl.int64)[None, None, :] * Q + q[:, None, None]
+    total = tl.zeros((BP, BK, BB), tl.float32)
+    for _ in range(0, Q, BQ):
+        s = tl.load(at_scale)  # (BQ, BP, BB)
+        e = tl.load(at_eps, mask=(k < draws)[None, None, :], other=0.0)  # (BQ, BP, BK)
+        t = tl.load(at_x, mask=k_exists[None, :, :], other=0.0)  # (BQ, BK, BB)
+        total += tl.sum(s[:, :, None, :] * e[:, :, :, None] * t[:, None, :, :], axis=0)
+        at_scale += BQ * s_q
+        at_eps += BQ * s_q
+        at_x += BQ
+    at_out = out + r * o_r + k.to(tl.int64)[None, :, None] * o_k + b.to(tl.int64)[None, None, :] * P + p[:, None, None]
+    tl.store(at_out, total, mask=k_exists[None, :, :])
+
+
+@_kernel
+def _correlate_kernel(
+    w, x, eps, out, w_r, w_k, x_r, x_k, e_r, e_k, draws, examples, DO, DI,
+    BB: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+):  # fmt: skip
+    """out[b, o, i] = sum over k of w[k, b, o] x[k, b, i] eps[k, o, i].
+
+    The gradient of :func:`_contract_kernel`'s scale.
+    """
+    r = tl.program_id(2).to(tl.int64)
+    b = tl.program_id(1).to(tl.int64) * BB + tl.arange(0, BB)
+    o0, i0 = (tl.program_id(0) // (DI // BI)) * BO, (tl.program_id(0) % (DI // BI)) * BI
+    o, i = o0 + tl.arange(0, BO), i0 + tl.arange(0, BI)
+    total = tl.zeros((BO, BI, BB), tl.float32)
+    for k0 in range(0, draws, BK):
+        k = k0 + tl.arange(0, BK)
+        exists, k = k < draws, k.to(tl.int64)
+        left = tl.load(
+            w + r * w_r + k[:, None, None] * w_k + b[None, None, :] * DO + o[None, :, None],
+            mask=exists[:, None, None],
+            other=0.0,
+        )
+        right = tl.load(
+            x + r * x_r + k[:, None, None] * x_k + b[None, None, :] * DI + i[None, :, None],
+            mask=exists[:, None, None],
+            other=0.0,
+        )
+        noise = tl.load(
+            eps + r * e_r + k[:, None, None] * e_k + o[None, :, None] * DI + i[None, None, :],
+            mask=exists[:, None, None],
+            other=0.0,
+        )
+        total += tl.sum(left[:, :, None, :] * right[:, None, :, :] * noise[:, :, :, None], axis=0)
+    first = (r * (tl.num_programs(1) * BB) + b)[None, None, :] * DO + o[:, None, None]
+    tl.store(out + first * DI + i[None, :, None], total)
 
 
 # -- launchers ---------------------------------------------------------------------------------------------------------
@@ -608,215 +530,582 @@ def _weights_kernel(
 
 @dataclass(frozen=True)
 class Tile:
-    """Sizes of a program's tile; each fits into registers (see :mod:`fdn_kernels.aot`)."""
+    """A program's warps and the sizes of its tile, by the kernel's names.
 
-    BB: int  # examples
-    BK: int  # draws; 1 for LP, a multiple of 4 for IC
-    BO: int  # outputs
-    BI: int  # inputs
-
-
-OPTIONS = {
-    "num_warps": 8,
-    "num_stages": 1,
-    "maxnreg": 255,
-}  # with a limit of 255 ptxas does not spill to stay below 128
-# (kernel, form) -> tile; a form is the conditioning and whether weights are sampled
-TILES = {
-    ("forward", "IC local"): Tile(8, 16, 8, 16),
-    ("forward", "IC sampled"): Tile(32, 8, 2, 8),
-    ("forward", "LP local"): Tile(64, 1, 2, 16),
-    ("forward", "LP sampled"): Tile(64, 1, 2, 16),
-    ("inputs", "IC local"): Tile(8, 16, 16, 8),
-    ("inputs", "IC sampled"): Tile(32, 8, 2, 8),
-    ("inputs", "LP local"): Tile(64, 1, 2, 16),
-    ("inputs", "LP sampled"): Tile(64, 1, 2, 16),
-    ("conditioning", "IC local"): Tile(16, 16, 8, 8),
-    ("conditioning", "IC sampled"): Tile(16, 8, 2, 8),
-    ("conditioning", "LP local"): Tile(32, 1, 2, 16),
-    ("conditioning", "LP sampled"): Tile(32, 1, 2, 16),
-    ("weights", "IC local"): Tile(16, 16, 8, 8),
-    ("weights", "IC sampled"): Tile(16, 8, 2, 8),
-    ("weights", "LP local"): Tile(32, 1, 2, 16),
-    ("weights", "LP sampled"): Tile(64, 1, 1, 16),
-}
-KERNELS = {"forward": _forward_kernel, "inputs": _inputs_kernel, "conditioning": _conditioning_kernel,
-           "weights": _weights_kernel}  # fmt: skip
-
-
-def form(noise: str, per_draw: bool) -> str:
-    """Which kind of tile a call needs.
-
-    ``"IC"`` or ``"LP"``, ``"local"`` (also the mean and the moments) or ``"sampled"``.
+    Registers suffice (see :mod:`fdn_kernels.aot`).
     """
-    return f"{'LP' if per_draw else 'IC'} {'sampled' if noise in ('shared', 'independent') else 'local'}"
+
+    warps: int
+    sizes: dict[str, int]
+
+    def __getitem__(self, name: str) -> int:
+        return self.sizes[name]
+
+    def get(self, name: str, default: int) -> int:
+        return self.sizes.get(name, default)
 
 
-def _dense(t: Tensor) -> Tensor:
-    """t with its last two dimensions contiguous."""
-    return t if t.stride()[-2:] == (t.shape[-1], 1) else t.contiguous()
+def tile(warps: int, **sizes: int) -> Tile:
+    """As a ``Tile`` is written down.
+
+    Raises:
+        ValueError: for sizes that are no powers of two, or below 16 where products need 16.
+    """
+    depths = [sizes.get(name, 16) for name in ("BM", "BN")] + ([sizes["BK"]] if "BM" in sizes else [])
+    if "BB" in sizes and "BO" in sizes and "BK" not in sizes:
+        depths += [sizes["BB"], sizes["BO"] * sizes["BI"]]
+    if any(size & (size - 1) for size in sizes.values()) or min(depths) < 16:
+        raise ValueError(
+            f"a tile's sizes are powers of two, and its matrix products at least 16 deep and wide; given {sizes}"
+        )
+    return Tile(warps, sizes)
+
+
+# Four warps with 64 rows each share one asynchronous product of Hopper's: fewer rows would be computed several times.
+TILES = {
+    "forward": tile(4, BB=64, BO=2, BI=16),  # examples, outputs, inputs
+    "rows": tile(4, BB=64, BO=2, BI=16),
+    "weights": tile(4, BB=32, BO=4, BI=16),
+    "wide forward": tile(
+        8, BB=64, BO=1, BI=16
+    ),  # for hypernetworks wider than 32, or a sampled KL, which needs means too
+    "wide rows": tile(8, BB=16, BO=2, BI=16),
+    "wide weights": tile(8, BB=16, BO=2, BI=16),
+    "product": tile(8, BM=128, BN=64, BK=32),
+    "contract": tile(4, BB=64, BK=8, BP=16, BQ=1),
+    "correlate": tile(4, BB=32, BK=2, BO=8, BI=16),
+    "noise": tile(4, BN=512),
+}
+KERNELS = {"forward": _forward_kernel, "rows": _rows_kernel, "weights": _weights_kernel, "product": _product_kernel,
+           "contract": _contract_kernel, "correlate": _correlate_kernel, "noise": _noise_kernel}  # fmt: skip
+OPTIONS = {"num_stages": 1, "maxnreg": 255}  # with a limit of 255 ptxas does not spill to stay below 128
+GRID_LIMIT = (1 << 16) - 1  # programs along the second and third axis
+
+
+def _launch(name: str, grid: tuple[int, int, int], **arguments) -> None:
+    """Start the kernel of a tile."""
+    tile = TILES[name]
+    if math.prod(grid) > 0:
+        KERNELS[name.removeprefix("wide ")][grid](**arguments, **tile.sizes, num_warps=tile.warps, **OPTIONS)
+
+
+def _ceil(n: int, step: int) -> int:
+    """The smallest multiple of step that is at least n."""
+    return -(-n // step) * step
+
+
+def _padded(t: Tensor, *sizes: int) -> Tensor:
+    """t in float32, contiguous, its last dimensions padded with zeros."""
+    sizes = (*t.shape[: t.dim() - len(sizes)], *sizes)
+    if t.shape == sizes:
+        return t.float().contiguous()
+    out = t.new_zeros(sizes, dtype=torch.float32)
+    out[tuple(slice(n) for n in t.shape)] = t
+    return out
+
+
+def _split_rows(t: Tensor, d_in: int) -> tuple[Tensor, Tensor]:
+    """Rows (R, 2P, ...) as those of means and of rhos, each (R, d_out, d_in + 1, ...), the bias last."""
+    d_out = t.shape[1] // (2 * (d_in + 1))
+    n = d_out * d_in
+    parts = t.split([n, n, d_out, d_out], 1)
+    return tuple(
+        torch.cat([weights.unflatten(1, (d_out, d_in)), biases.unsqueeze(2)], 2)
+        for weights, biases in zip(parts[:2], parts[2:])
+    )
+
+
+def _join_rows(means: Tensor, rhos: Tensor) -> Tensor:
+    """The inverse of :func:`_split_rows`."""
+    return torch.cat(
+        [
+            t
+            for part in (slice(None, -1), slice(-1, None))
+            for t in (means[:, :, part].flatten(1, 2), rhos[:, :, part].flatten(1, 2))
+        ],
+        1,
+    )
+
+
+def _pairs(t: Tensor) -> Tensor:
+    """The last dimension in the order of :func:`_paired`."""
+    return t.unflatten(-1, (-1, 4, 2)).transpose(-1, -2).flatten(-3).contiguous()
+
+
+def _product(x: Tensor, w: Tensor, out: Tensor, precision: str, add: bool = False) -> Tensor:
+    """out = x w (+ out) for (R, B, M, K) and (R, B, K, N), float32 and of any strides.
+
+    A batch axis of 1 is one for all.
+    """
+    (replicates, batch, m, n), depth, tile = out.shape, x.shape[3], TILES["product"]
+    programs = triton.cdiv(m, tile["BM"]) * triton.cdiv(n, tile["BN"]) * batch
+    strides = {}
+    for name, t in (("x", x), ("w", w), ("o", out)):
+        axes = {"x": "mk", "w": "kn", "o": "mn"}[name]
+        step = [t.stride(0), t.stride(1) if t.shape[1] > 1 else 0, t.stride(2), t.stride(3)]
+        strides |= dict(zip((f"{name}_r", f"{name}_b", *(f"{name}_{axis}" for axis in axes)), step))
+    _launch(
+        "product",
+        (programs, 1, replicates),
+        x=x,
+        w=w,
+        out=out,
+        **strides,
+        M=m,
+        N=n,
+        K=depth,
+        ADD=add,
+        PRECISION=precision,
+    )
+    return out
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Draws and examples that are computed at once."""
+
+    draws: slice
+    examples: slice
+
+    def of(self, t: Tensor) -> Tensor:
+        """The part of (R, K or 1, B or 1, ...)."""
+        return t[:, self.draws if t.shape[1] > 1 else slice(None), self.examples if t.shape[2] > 1 else slice(None)]
 
 
 class _Call:
-    """What the kernels of one call share: arguments by name, sizes, and how to launch."""
+    """One call: its matrices in the kernels' order, and the steps that forward and backward share."""
 
     def __init__(self, a, z, weight, bias, eps, seed, draws, noise, kl, floor, prior_scale, stream, precision):
-        self.a, self.z, self.weight, self.bias = _dense(a), _dense(z), _dense(weight), bias
-        if bias.stride(-1) != 1:
-            self.bias = bias.contiguous()
-        self.replicates, _, self.examples, self.d_in = a.shape
-        self.draws, self.h = draws, z.shape[-1]
+        self.a, self.z = a, z
+        self.R, _, self.B, self.d_in = a.shape
+        self.K, self.h = draws, z.shape[-1]
+        if self.R > GRID_LIMIT:
+            raise ValueError(f"the Triton kernel takes up to {GRID_LIMIT} replicates at once, not {self.R}: split them")
         self.d_out = weight.shape[-2] // (2 * (self.d_in + 1))
-        self.per_draw = z.shape[1] > 1 or draws == 1  # LP; one draw needs no second kind
-        self.noise, self.kl = noise, kl
-        self.kl_draws = draws if self.per_draw or kl == "sampled" else 1
-        self.form = form(noise, self.per_draw)
-        a_k = self.a.stride(1) if a.shape[1] > 1 else 0
-        reach = max(t.BK for t in TILES.values()) * max(self.examples * max(self.d_in, self.d_out), a_k)
-        if reach >= 2**31 or self.replicates >= 2**16:
+        self.noise, self.kl, self.stream, self.precision = noise, kl, stream, precision
+        self.settings = {"floor": floor, "inverse_prior": 1 / prior_scale}
+        self.precision_of_prior = prior_scale**-2
+        self.spread = noise != "none"
+        self.squared = noise in ("local", "moments")
+        self.drawn = noise not in ("none", "moments")
+        # one draw needs no second kind; without a distribution that draws share there is nothing to hold
+        self.LP = z.shape[1] > 1 or draws == 1 or kl == "sampled" or noise == "independent"
+        self.kl_draws = draws if z.shape[1] > 1 or kl == "sampled" else 1
+        self.BH = max(16, triton.next_power_of_2(self.h))
+        self.wide = "wide " if self.BH > 32 or kl == "sampled" else ""
+        names = [self.wide + name for name in ("forward", "rows", "weights")]
+        tiles = [
+            TILES[name] for name in (*names, *(("contract", "correlate") if noise == "shared" and not self.LP else ()))
+        ]
+        self.DO = _ceil(self.d_out, max(t.get(name, 1) for t in tiles for name in ("BO", "BP", "BQ")))
+        self.DI = _ceil(self.d_in + 1, max(t.get(name, 1) for t in tiles for name in ("BI", "BP", "BQ")))
+        self.examples = max(t["BB"] for t in tiles)  # examples are padded to multiples of these, those of the tiles
+        if self.DO * self.DI * (self.examples if noise == "independent" else 1) >= 2**31:
             raise ValueError(
-                f"the Triton kernel counts examples times width in 31 bits, {2**31 // 16} at most, and {2**16 - 1} replicates; "
-                f"given {self.examples} examples, widths {self.d_in} and {self.d_out}, {self.replicates} replicates: split the batch"
+                f"the Triton kernel counts a layer's parameters{' times 64 examples' if noise == 'independent' else ''} in 31 bits; "
+                f"given {self.d_in} inputs and {self.d_out} outputs: split the outputs"
             )
-        given = eps is not None and noise not in ("none", "moments")
-        eps = _dense(eps) if given else self.a  # a stand-in that is never read
-        e = eps.stride() if given else (0, 0, 0)
-        if seed is None:
-            seed = torch.zeros(self.replicates, dtype=torch.int64, device=a.device)
-        self.arguments = {
-            "a": self.a, "z": self.z, "weight": self.weight, "bias": self.bias, "eps": eps, "seeds": seed.contiguous(),
-            "a_r": self.a.stride(0), "a_k": a_k,
-            "z_r": self.z.stride(0), "z_k": self.z.stride(1) if z.shape[1] > 1 else 0,
-            "w_r": self.weight.stride(0), "c_r": self.bias.stride(0), "e_r": e[0], "e_k": e[1], "e_b": e[2],
-            "draws": draws, "examples": self.examples, "d_in": self.d_in, "d_out": self.d_out, "kl_draws": self.kl_draws,
-            "floor": floor, "inverse_prior": 1 / prior_scale,
-            "noise_stream": stream - (stream >> 31 << 32),  # its 32 bits as a signed number
-            "NOISE": noise, "KL": kl, "LP": self.per_draw, "EPS": given, "PRECISION": precision, "FAST": not INTERPRETED,
-            "h": self.h,
+        self.shared_noise = None  # of the last draws
+        self.mean, self.rho = (_padded(t, self.DO, self.DI, self.BH) for t in _split_rows(weight, self.d_in))
+        self.mean_bias, self.rho_bias = (_padded(t, self.DO, self.DI) for t in _split_rows(bias, self.d_in))
+        self.eps = eps if self.drawn else None
+        self.seed = (
+            seed
+            if seed is not None or not self.drawn or eps is not None
+            else torch.zeros(self.R, dtype=torch.int64, device=a.device)
+        )
+        self.nothing = torch.empty(16, device=a.device)  # a stand-in that is never read
+
+    def chunks(self) -> Iterator[_Chunk]:
+        """Rectangles of draws and examples whose scratch fits ``SCRATCH``; IC.
+
+        All draws, so that each mean and scale is made once.
+        """
+        per_pair = 3 * self.DI + 4 * self.DO
+        if self.noise == "independent":
+            per_pair += self.DO * self.DI
+        if self.LP:
+            pairs = SCRATCH // (self.R * per_pair)
+            b_step = max(64, min(_ceil(self.B, 64), pairs // self.K // 64 * 64))
+            k_step = max(4, pairs // b_step // 4 * 4)
+            if self.noise == "shared":
+                k_step = max(4, min(k_step, SCRATCH // (self.R * self.DO * self.DI) // 4 * 4))
+        else:
+            b_step = max(64, SCRATCH // (self.R * (self.K * per_pair + 4 * self.DO * self.DI)) // 64 * 64)
+            k_step = self.K
+        for k in range(0, self.K, k_step):
+            for b in range(0, self.B, b_step):
+                yield _Chunk(slice(k, min(k + k_step, self.K)), slice(b, min(b + b_step, self.B)))
+
+
+class _Part:
+    """A chunk's inputs, padded: examples to whole tiles."""
+
+    def __init__(self, call: _Call, chunk: _Chunk):
+        self.call, self.chunk = call, chunk
+        self.draws = chunk.draws.stop - chunk.draws.start
+        self.n = chunk.examples.stop - chunk.examples.start
+        self.examples = _ceil(self.n, call.examples)
+        self.z = _padded(chunk.of(call.z), self.examples, call.BH)  # (R, 1 or k, B, BH)
+        a = chunk.of(call.a)
+        self.a1 = a.new_zeros((*a.shape[:2], self.examples, call.DI), dtype=torch.float32)  # (a, 1)
+        self.a1[:, :, : self.n, : call.d_in] = a
+        self.a1[:, :, : self.n, call.d_in] = 1
+        self.x = self.a1.square() if call.squared else self.a1
+        self.eps = call.nothing
+        if call.noise == "shared":
+            if call.shared_noise is None or call.shared_noise[0] != chunk.draws:
+                call.shared_noise = chunk.draws, self._noise()
+            self.eps = call.shared_noise[1]
+        elif call.drawn:
+            self.eps = self._noise()
+
+    def _noise(self) -> Tensor:
+        """(R, k, B, d_out) for local, else (R, k, 1 or B, DO, DI)."""
+        call, chunk = self.call, self.chunk
+        local = call.noise == "local"
+        b = {"shared": 1, "independent": self.examples, "local": self.n}[call.noise]
+        if call.eps is not None:
+            eps = chunk.of(call.eps)
+            if local:
+                return eps.float()
+            weights, biases = eps.split([call.d_out * call.d_in, call.d_out], -1)
+            eps = torch.cat([weights.unflatten(-1, (call.d_out, call.d_in)), biases.unsqueeze(-1)], -1)
+            return _padded(eps, b, call.DO, call.DI)
+        eps = self.empty(call.R, self.draws, b, *((call.d_out,) if local else (call.DO, call.DI)))
+        first, tile = chunk.draws.start, TILES["noise"]
+        groups = (chunk.draws.stop + 3) // 4 - first // 4
+        programs = triton.cdiv(math.prod(eps.shape[2:]), tile["BN"])
+        _launch(
+            "noise", (programs, groups, call.R), seeds=call.seed.contiguous(), eps=eps, draws=self.draws,
+            examples=b, d_in=call.d_in, d_out=call.d_out, DO=call.DO, DI=call.DI, first_draw=first,
+            first_example=0 if call.noise == "shared" else chunk.examples.start, noise_stream=call.stream - (call.stream >> 31 << 32),
+            LOCAL=local,
+        )  # fmt: skip
+        return eps
+
+    @property
+    def arguments(self) -> dict:
+        """What the kernels that compute scales take."""
+        call = self.call
+        weights_eps = call.drawn and call.noise != "local"
+        e = self.eps.stride() if weights_eps else (0, 0, 0)
+        return call.settings | {
+            "z": self.z, "rho": call.rho, "rho_bias": call.rho_bias, "mean": call.mean, "mean_bias": call.mean_bias, "x": self.x,
+            "eps": self.eps if weights_eps else call.nothing,
+            "z_r": self.z.stride(0), "z_k": self.z.stride(1) if self.z.shape[1] > 1 else 0,
+            "x_r": self.x.stride(0), "x_k": self.x.stride(1) if self.x.shape[1] > 1 else 0,
+            "e_r": e[0], "e_k": e[1], "e_b": e[2] if call.noise == "independent" else 0,
+            "draws": self.scale_draws, "examples": self.examples, "DO": call.DO, "DI": call.DI,
+            "NOISE": call.noise, "LP": call.LP, "PRECISION": call.precision, "BH": call.BH,
         }  # fmt: skip
 
-    def tile(self, kernel: str) -> Tile:
-        return TILES[kernel, self.form]
+    @property
+    def scale_draws(self) -> int:
+        """Draws that have scales of their own."""
+        return self.draws if self.call.LP else 1
 
-    def splits(self, programs: int, most: int) -> int:
-        """Into how many parts a program's walk is cut, to keep the device busy where there are few programs."""
-        return max(1, min(PROGRAMS // max(1, programs * self.replicates), most))
+    @property
+    def kl_draws(self) -> int:
+        """Draws of this chunk that have a KL."""
+        return max(0, min(self.chunk.draws.stop, self.call.kl_draws) - self.chunk.draws.start)
 
-    def launch(self, kernel: str, programs: int, splits: int, chunk: tuple[int, int, int, int], **more) -> None:
-        if programs * self.replicates == 0:  # no examples
-            return
-        function, tile = KERNELS[kernel], vars(self.tile(kernel))
-        arguments = self.arguments | tile | dict(zip(("k_first", "k_last", "b_first", "b_last"), chunk)) | more
-        arguments = {name: arguments[name] for name in function.arg_names}
-        function[programs, splits, self.replicates](**arguments, **OPTIONS)
+    def kl_gradient(self, grad_kl: Tensor) -> Tensor:
+        """The KL's gradient for every scale, (R, k, B), zero for draws without a KL."""
+        out = torch.zeros(self.call.R, self.scale_draws, self.examples, device=grad_kl.device)
+        if self.kl_draws > 0 and self.call.kl != "none":
+            found = grad_kl[:, self.chunk.draws, self.chunk.examples]
+            out[:, : found.shape[1], : self.n] = found
+        return out
 
-    def forward(self, chunk: tuple[int, int, int, int], output: str, y: Tensor, variance: Tensor, v: tuple) -> Tensor:
-        """Launch the forward kernel, which writes y or variance; returns the KL, (R, k, B) or (0,)."""
-        k_first, k_last, b_first, b_last = chunk
-        tile = self.tile("forward")
-        programs = triton.cdiv(k_last - k_first, tile.BK) * triton.cdiv(b_last - b_first, tile.BB)
-        splits = self.splits(programs, triton.cdiv(self.d_out, tile.BO))
-        kl = "none" if output == "grad_variance" else self.kl
-        shape = (splits, self.replicates, self.kl_draws, self.examples) if kl != "none" else (splits, 0)
-        parts = y.new_empty(shape, dtype=torch.float32)
-        self.launch("forward", programs, splits, chunk, y=y, variance=variance, kl=parts, v_r=v[0], v_k=v[1],
-                    KL=kl, OUTPUT=output)  # fmt: skip
-        return parts[0] if splits == 1 else parts.sum(0)
+    def empty(self, *sizes: int) -> Tensor:
+        return torch.empty(sizes, dtype=torch.float32, device=self.call.a.device)
+
+    # -- scales
+
+    def spreads(self, kl: str) -> tuple[Tensor, Tensor]:
+        """LP: sums of factors times inputs, (R, k, B, DO); IC: the factors, (R, B, DO, DI).
+
+        And the KL's part, (R, k, B).
+        """
+        call, tile = self.call, TILES[self.call.wide + "forward"]
+        programs = self.scale_draws * self.examples // tile["BB"]
+        splits = _splits(programs * call.R, call.DO // tile["BO"])
+        shape = (call.R, self.draws, self.examples, call.DO) if call.LP else (call.R, self.examples, call.DO, call.DI)
+        found = self.empty(*shape)
+        parts = self.empty(splits, call.R, self.kl_draws if kl != "none" else 0, self.examples)
+        if call.LP and not call.spread and kl == "none":
+            return found, parts[0]
+        _launch(call.wide + "forward", (programs, splits, call.R), **self.arguments, spread=found, factors=found, kl=parts, d_in=call.d_in, d_out=call.d_out,
+                kl_draws=self.kl_draws, KL=kl if self.kl_draws else "none")  # fmt: skip
+        return found, parts.sum(0)
+
+    # -- means
+
+    def outer_parts(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """LP: draws, examples, and (a, 1) outer z for them, (R, 1, n, DI BH), in parts that fit the scratch."""
+        call = self.call
+        rows = max(64, SCRATCH // (call.R * call.DI * call.BH))
+        b_step = min(self.examples, rows)
+        k_step = max(1, rows // b_step)
+        for k in range(0, self.draws, k_step):
+            for b in range(0, self.examples, b_step):
+                at = _Chunk(slice(k, min(k + k_step, self.draws)), slice(b, min(b + b_step, self.examples)))
+                a1, z = (at.of(t).expand(-1, at.draws.stop - k, -1, -1).flatten(1, 2) for t in (self.a1, self.z))
+                yield at, a1, z, (a1.unsqueeze(3) * z.unsqueeze(2)).flatten(2).unsqueeze(1)
+
+    def means(self) -> Tensor:
+        """IC: (R, B, DO, DI)."""
+        call = self.call
+        out = self.empty(call.R, 1, self.examples, call.DO * call.DI)
+        _product(self.z, call.mean.flatten(1, 2).mT.unsqueeze(1), out, call.precision)
+        return out.squeeze(1).unflatten(2, (call.DO, call.DI)).add_(call.mean_bias.unsqueeze(1))
+
+    def mean_outputs(self) -> Tensor:
+        """(R, k, B, DO)."""
+        call = self.call
+        y = self.empty(call.R, self.draws, self.examples, call.DO)
+        if not call.LP:
+            _product(self.by_example(self.a1), self.means().mT, self.by_example(y), call.precision)
+            return y
+        for at, a1, _, outer in self.outer_parts():
+            part = self.empty(call.R, 1, a1.shape[1], call.DO)
+            _product(outer, call.mean.flatten(2).mT.unsqueeze(1), part, call.precision)
+            _product(a1.unsqueeze(1), call.mean_bias.mT.unsqueeze(1), part, call.precision, add=True)
+            at.of(y).copy_(part.view(at.of(y).shape))
+        return y
+
+    # -- IC: factors times inputs, and the gradients of both
+
+    def contract(self, factors: Tensor, x: Tensor | None = None) -> Tensor:
+        """Sums over inputs, (R, k, B, DO), of factors times inputs.
+
+        Or for x (R, k, B, DO) the sums over outputs, (R, k, B, DI).
+        """
+        call, tile = self.call, TILES["contract"]
+        over_inputs = x is None
+        x = self.x.expand(-1, self.draws, -1, -1) if over_inputs else x
+        out = self.empty(call.R, self.draws, self.examples, call.DO if over_inputs else call.DI)
+        if call.squared:
+            _product(self.by_example(x), factors.mT if over_inputs else factors, self.by_example(out), call.precision)
+            return out
+        programs = self.examples // tile["BB"] * triton.cdiv(self.draws, tile["BK"])
+        _launch("contract", (programs, out.shape[3] // tile["BP"], call.R), scale=factors, eps=self.eps, x=x, out=out,
+                s_r=factors.stride(0), s_b=factors.stride(1), s_p=call.DI if over_inputs else 1, s_q=1 if over_inputs else call.DI,
+                e_r=self.eps.stride(0), e_k=self.eps.stride(1), x_r=x.stride(0), x_k=x.stride(1), o_r=out.stride(0), o_k=out.stride(1),
+                draws=self.draws, examples=self.examples, P=out.shape[3], Q=x.shape[3])  # fmt: skip
+        return out
+
+    def correlate(self, w: Tensor) -> Tensor:
+        """Gradient of the factors (of the scales for shared noise) from that of the sums, (R, B, DO, DI)."""
+        call, tile = self.call, TILES["correlate"]
+        x = self.x.expand(-1, self.draws, -1, -1)
+        if call.squared:
+            out = self.x.new_zeros(call.R, self.examples, call.DO, call.DI)
+            _product(self.by_example(w).mT, self.by_example(x), out[:, : self.n], call.precision)
+            return out
+        out = self.empty(call.R, self.examples, call.DO, call.DI)
+        programs = call.DO // tile["BO"] * (call.DI // tile["BI"])
+        _launch("correlate", (programs, self.examples // tile["BB"], call.R), w=w, x=x, eps=self.eps, out=out, w_r=w.stride(0), w_k=w.stride(1),
+                x_r=x.stride(0), x_k=x.stride(1), e_r=self.eps.stride(0), e_k=self.eps.stride(1), draws=self.draws, examples=self.examples,
+                DO=call.DO, DI=call.DI)  # fmt: skip
+        return out
+
+    def by_example(self, t: Tensor) -> Tensor:
+        """(R, 1 or k, B, n) as a matrix (k, n) for every example that is no padding, (R, B, k, n)."""
+        return t.expand(-1, self.draws, -1, -1)[:, :, : self.n].transpose(1, 2)
+
+    def cut(self, t: Tensor) -> Tensor:
+        """(R, k, B, DO) without padding."""
+        return t[:, :, : self.n, : self.call.d_out]
+
+
+def _splits(programs: int, most: int) -> int:
+    """Into how many parts a program's walk is cut, to keep the device busy where there are few programs."""
+    return max(1, min(PROGRAMS // max(1, programs), most, GRID_LIMIT))
+
+
+def _gram(call: _Call) -> Tensor:
+    """G = sum of u u^T over the parameters' rows u of (mean matrix, mean bias): (R, BH + 1, BH + 1) in float64."""
+    u = torch.cat([call.mean.flatten(1, 2), call.mean_bias.flatten(1, 2).unsqueeze(2)], 2).double()
+    return u.mT @ u
+
+
+def _with_one(z: Tensor, BH: int) -> Tensor:
+    """(z, 1), (R, k, B, BH + 1), in float64."""
+    z = z.double()
+    return torch.cat([F.pad(z, (0, BH - z.shape[-1])), torch.ones_like(z[..., :1])], -1)
 
 
 def linear(
     a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None, seed: Tensor | None, draws: int, noise: str,
-    kl: str, floor: float, prior_scale: float, stream: int, precision: str,
+    kl: str, floor: float, prior_scale: float, stream: int, precision: str, keep_variance: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The op ``fdn::linear`` on canonical shapes; see :mod:`fdn_kernels.ops`."""
+    """The op ``fdn::linear`` on canonical shapes; see :mod:`fdn_kernels.ops`.
+
+    ``keep_variance``: for local noise, give the variance too; the backward, given it, need not compute it again.
+    """
     call = _Call(a, z, weight, bias, eps, seed, draws, noise, kl, floor, prior_scale, stream, precision)
-    shape = (call.replicates, draws, call.examples, call.d_out)
+    shape = (call.R, draws, call.B, call.d_out)
     y = a.new_empty(shape)
-    variance = a.new_empty(shape if noise == "moments" else 0)
+    keep_variance &= noise == "local"
+    variance = a.new_empty(
+        shape if noise == "moments" or keep_variance else 0, dtype=torch.float32 if keep_variance else a.dtype
+    )
+    term = torch.zeros((call.R, call.kl_draws, call.B) if kl != "none" else 0, dtype=torch.float32, device=a.device)
     with torch.cuda.device_of(a):
-        term = call.forward((0, draws, 0, call.examples), "moments" if noise == "moments" else "y", y, variance, (0, 0))
+        for chunk in call.chunks():
+            part = _Part(call, chunk)
+            mean = part.mean_outputs()
+            spread, kl_part = part.spreads(kl)
+            if call.spread:
+                if not call.LP:
+                    spread = part.contract(spread)
+                spread = part.cut(spread)
+            mean = part.cut(mean)
+            if noise == "local":
+                chunk.of(y).copy_(torch.addcmul(mean, spread.sqrt(), part.eps))
+            else:
+                chunk.of(y).copy_(mean + spread if call.drawn else mean)
+            if variance.dim() > 1:
+                chunk.of(variance).copy_(spread)
+            if kl_part.numel():
+                term[:, chunk.draws, chunk.examples][:, : part.kl_draws] = kl_part[..., : part.n]
+        if kl == "analytic":
+            z1 = _with_one(z, call.BH)
+            term += (0.5 * call.precision_of_prior * ((z1 @ _gram(call).unsqueeze(1)) * z1).sum(-1)).float()
     return y, variance, term
+
+
+class _Gradients:
+    """Sums over the chunks of a backward, float32 and padded: of the matrices, and of one chunk's (a, 1) and z."""
+
+    def __init__(self, call: _Call):
+        self.call = call
+        self.mean, self.rho = torch.zeros_like(call.mean), torch.zeros_like(call.rho)
+        self.mean_bias, self.rho_bias = torch.zeros_like(call.mean_bias), torch.zeros_like(call.rho_bias)
+
+    def begin(self, part: _Part) -> None:
+        self.a1 = part.empty(self.call.R, part.draws, part.examples, self.call.DI)
+        self.z = torch.zeros_like(part.z)
+
+    def of_means(self, part: _Part, g: Tensor, need_a: bool, need_z: bool) -> None:
+        """Through the mean output, whose gradient is g (R, k, B, DO)."""
+        call = self.call
+        if not call.LP:
+            means = part.empty(call.R, part.n, call.DO, call.DI)
+            _product(part.by_example(g).mT, part.by_example(part.a1), means, call.precision)
+            if need_a:
+                _product(part.by_example(g), part.means(), part.by_example(self.a1), call.precision)
+            if need_z:  # sums over the inputs of each output, then over outputs
+                each = part.empty(call.R, call.DO, part.n, call.BH)
+                self.z[:, :, : part.n] += _product(means.transpose(1, 2), call.mean, each, call.precision).sum(
+                    1, keepdim=True
+                )
+            _product(means.permute(0, 2, 3, 1), part.z[:, :, : part.n], self.mean, call.precision, add=True)
+            self.mean_bias += means.sum(1)
+            return
+        for at, a1, z, outer in part.outer_parts():
+            rows = at.of(g).flatten(1, 2).unsqueeze(1)  # (R, 1, n, DO)
+            _product(rows.mT, outer, self.mean.flatten(2).unsqueeze(1), call.precision, add=True)
+            _product(rows.mT, a1.unsqueeze(1), self.mean_bias.unsqueeze(1), call.precision, add=True)
+            if need_a or need_z:
+                t = _product(rows, call.mean.flatten(2).unsqueeze(1), outer, call.precision).view(
+                    call.R, -1, call.DI, call.BH
+                )
+                grad_a1 = _product(
+                    rows, call.mean_bias.unsqueeze(1), part.empty(call.R, 1, a1.shape[1], call.DI), call.precision
+                )
+                grad_a1 = grad_a1.squeeze(1) + (t @ z.unsqueeze(3)).squeeze(3)
+                at.of(self.a1).copy_(grad_a1.view(at.of(self.a1).shape))
+                grad_z = (a1.unsqueeze(2) @ t).view(call.R, at.draws.stop - at.draws.start, -1, call.BH)
+                at.of(self.z).add_(grad_z if self.z.shape[1] > 1 else grad_z.sum(1, keepdim=True))
+
+    def of_scales(self, part: _Part, w: Tensor, grad_kl: Tensor, kl: str, need_a: bool, need_z: bool) -> None:
+        """Through the spread, whose sums have the gradient w (R, k, B, DO), and the KL."""
+        call = self.call
+        grad_x, grad_factors = call.nothing, call.nothing
+        if call.spread and not call.LP:
+            grad_factors = part.correlate(w)
+            if need_a:
+                grad_x = part.contract(part.spreads("none")[0], w)
+        elif call.spread:
+            grad_x = torch.empty_like(self.a1)
+        given = part.arguments | {"w": w, "grad_factors": grad_factors, "grad_kl": grad_kl, "KL": kl}
+        if need_z or need_a and call.LP:
+            tile = TILES[call.wide + "rows"]
+            programs = part.scale_draws * part.examples // tile["BB"]
+            splits = _splits(programs * call.R, call.DI // tile["BI"])
+            parts = part.empty(splits, call.R, part.scale_draws, part.examples, call.BH)
+            _launch(call.wide + "rows", (programs, splits, call.R), **given, rho_t=_pairs(call.rho.mT), mean_t=_pairs(call.mean.mT) if kl == "sampled" else call.nothing,
+                    grad_x=grad_x, grad_z=parts)  # fmt: skip
+            parts = parts.sum(0)
+            self.z += parts if self.z.shape[1] > 1 else parts.sum(1, keepdim=True)
+        if call.spread and need_a:
+            self.a1 += grad_x if not call.squared else 2 * part.a1 * grad_x
+        tile = TILES[call.wide + "weights"]
+        programs = call.DO // tile["BO"] * (call.DI // tile["BI"])
+        splits = _splits(programs * call.R, part.scale_draws * part.examples // tile["BB"])
+        shape = (splits, *call.rho.shape)
+        rho, rho_bias = part.empty(*shape), part.empty(*shape[:-1])
+        mean, mean_bias = (part.empty(*shape), part.empty(*shape[:-1])) if kl == "sampled" else 2 * [call.nothing]
+        _launch(call.wide + "weights", (programs, splits, call.R), **given, z_t=_pairs(part.z.mT), grad_rho=rho, grad_rho_bias=rho_bias, grad_mean=mean,
+                grad_mean_bias=mean_bias)  # fmt: skip
+        self.rho += rho.sum(0)
+        self.rho_bias += rho_bias.sum(0)
+        if kl == "sampled":
+            self.mean += mean.sum(0)
+            self.mean_bias += mean_bias.sum(0)
 
 
 def linear_backward(
     grad_y: Tensor, grad_variance: Tensor, grad_kl: Tensor, a: Tensor, z: Tensor, weight: Tensor, bias: Tensor,
     eps: Tensor | None, seed: Tensor | None, draws: int, noise: str, kl: str, floor: float, prior_scale: float, stream: int,
-    precision: str, need_a: bool, need_z: bool,
+    precision: str, need_a: bool, need_z: bool, variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The op ``fdn::linear_backward`` on canonical shapes.
 
-    Chunks of draws and examples whose scratch fits ``SCRATCH``.
+    ``variance`` from :func:`linear` spares local noise a pass.
     """
     call = _Call(a, z, weight, bias, eps, seed, draws, noise, kl, floor, prior_scale, stream, precision)
-    R, B, d_in, d_out, h = call.replicates, call.examples, call.d_in, call.d_out, call.h
-    grad_y, grad_variance, grad_kl = grad_y.contiguous(), grad_variance.contiguous(), grad_kl.contiguous().float()
-    shared_a = a.shape[1] < draws
-    single = {"dtype": torch.float32, "device": a.device}
-    grad_a = torch.zeros(a.shape if need_a else 0, dtype=single["dtype"] if shared_a else a.dtype, device=a.device)
-    accumulated = z.shape[1] == 1  # over tiles and chunks of draws
-    grad_z = torch.zeros(z.shape if need_z else 0, dtype=single["dtype"] if accumulated else z.dtype, device=a.device)
-    grad_weight, grad_bias = torch.zeros(weight.shape, **single), torch.zeros(bias.shape, **single)
-    inputs, conditioning, weights = call.tile("inputs"), call.tile("conditioning"), call.tile("weights")
-    slices = triton.cdiv(h, 16)
-    per_pair = (noise == "local") * d_out + (need_a and shared_a) * d_in + need_z * triton.cdiv(h, conditioning.BK)
+    grad_a = torch.zeros(a.shape if need_a else 0, dtype=torch.float32, device=a.device)
+    grad_z = torch.zeros(z.shape if need_z else 0, dtype=torch.float32, device=a.device)
+    sums = _Gradients(call)
     with torch.cuda.device_of(a):
-        for chunk in _chunks(draws, B, max(1, SCRATCH // max(1, R * per_pair))):
-            k_first, k_last, b_first, b_last = chunk
-            n_k, n_b = k_last - k_first, b_last - b_first
+        for chunk in call.chunks():
+            part = _Part(call, chunk)
+            sums.begin(part)
+            g = chunk.of(grad_y)
+            sums.of_means(part, _padded(g, part.examples, call.DO), need_a, need_z)
             if noise == "local":
-                spread = grad_y.new_empty((R, n_k, n_b, d_out), dtype=torch.float32)
-                call.forward(chunk, "grad_variance", grad_y, spread, spread.stride()[:2])
-            elif noise == "moments":
-                spread = grad_variance[:, k_first:, b_first:]
-            else:
-                spread = grad_y  # never read
-            gradients = {"grad_y": grad_y, "grad_variance": spread, "grad_kl": grad_kl,
-                         "v_r": spread.stride(0), "v_k": spread.stride(1)}  # fmt: skip
-            if need_a:
-                part = torch.empty((R, n_k, n_b, d_in), **single) if shared_a else grad_a[:, k_first:, b_first:]
-                programs = triton.cdiv(n_k, inputs.BK) * triton.cdiv(n_b, inputs.BB)
-                splits = call.splits(programs, triton.cdiv(d_in, inputs.BI))
-                call.launch(
-                    "inputs", programs, splits, chunk, **gradients, grad_a=part, g_r=part.stride(0), g_k=part.stride(1)
-                )
-                if shared_a:
-                    grad_a[:, 0, b_first:b_last] += part.sum(1)
-            if need_z:
-                n_tiles = triton.cdiv(n_k, conditioning.BK)
-                programs = n_tiles * triton.cdiv(n_b, conditioning.BB)
-                splits = call.splits(programs * slices, triton.cdiv(d_in + 1, conditioning.BI))
-                part = torch.empty((splits, R, n_tiles, n_b, h), **single)
-                call.launch("conditioning", programs, splits * slices, chunk, **gradients, grad_z=part)
-                if accumulated:
-                    grad_z[:, 0, b_first:b_last] += part.sum((0, 2))
+                if variance is None:
+                    spread = part.spreads("none")[0]
+                    spread = part.cut(spread if call.LP else part.contract(spread))
                 else:
-                    grad_z[:, k_first:k_last, b_first:b_last] = part.sum(0)
-            programs = triton.cdiv(d_out, weights.BO) * triton.cdiv(d_in + 1, weights.BI)
-            rows = triton.cdiv(n_b, weights.BB) * (n_k if call.per_draw else 1)
-            splits = call.splits(programs * slices, rows)
-            part_weight, part_bias = grad_weight, grad_bias  # the kernel adds to what is there
-            if splits > 1:
-                part_weight, part_bias = (t.new_zeros((splits, *t.shape)) for t in (grad_weight, grad_bias))
-            for part in ("mean", "rho"):
-                call.launch("weights", programs, splits * slices, chunk, **gradients, PART=part,
-                            grad_weight=part_weight, grad_bias=part_bias)  # fmt: skip
-            if splits > 1:
-                grad_weight += part_weight.sum(0)
-                grad_bias += part_bias.sum(0)
+                    spread = chunk.of(variance)
+                w = 0.5 * g.float() * part.eps * spread.rsqrt()
+            else:
+                w = chunk.of(grad_variance) if noise == "moments" else g
+            if call.spread or kl != "none":
+                part_kl = part.kl_gradient(grad_kl)
+                sums.of_scales(part, _padded(w, part.examples, call.DO), part_kl, kl, need_a, need_z)
+            if need_a:
+                found = sums.a1[:, :, : part.n, : call.d_in]
+                chunk.of(grad_a).add_(found if a.shape[1] > 1 else found.sum(1, keepdim=True))
+            if need_z:
+                chunk.of(grad_z).add_(sums.z[:, :, : part.n, : call.h])
+        if kl == "analytic":
+            z1, weighted = (
+                _with_one(z, call.BH),
+                call.precision_of_prior * grad_kl.double().unsqueeze(3),
+            )  # (R, k, B, BH + 1), (R, k, B, 1)
+            if need_z:
+                grad_z += (weighted * (z1 @ _gram(call).unsqueeze(1)))[..., : call.h].float()
+            moment = z1.flatten(1, 2).mT @ (weighted * z1).flatten(1, 2)  # (R, BH + 1, BH + 1)
+            rows = torch.cat([call.mean, call.mean_bias.unsqueeze(3)], 3).double() @ moment.unsqueeze(1)
+            sums.mean += rows[..., :-1].float()
+            sums.mean_bias += rows[..., -1].float()
+    keep = (slice(None), slice(call.d_out), slice(call.d_in + 1))
+    grad_weight = _join_rows(sums.mean[keep], sums.rho[keep])[..., : call.h]
+    grad_bias = _join_rows(sums.mean_bias[keep], sums.rho_bias[keep])
     return grad_a.to(a.dtype), grad_z.to(z.dtype), grad_weight.to(weight.dtype), grad_bias.to(bias.dtype)
-
-
-def _chunks(draws: int, examples: int, pairs: int) -> list[tuple[int, int, int, int]]:
-    """Rectangles (k_first, k_last, b_first, b_last) of at most ``pairs`` draws times examples.
-
-    All draws where 64 examples fit.
-    """
-    if draws * examples <= pairs:
-        return [(0, draws, 0, examples)]
-    b_step = max(64, pairs // draws // 64 * 64)
-    k_step = draws if b_step * draws <= pairs else max(32, pairs // b_step // 32 * 32)
-    return [
-        (k, min(k + k_step, draws), b, min(b + b_step, examples))
-        for b in range(0, examples, b_step)
-        for k in range(0, draws, k_step)
-    ]

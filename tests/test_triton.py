@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ CHECKS = [
     "-m",
     "pytest",
     "-q",
-    "-x",
     "-o",
     "addopts=",
     "-p",
@@ -43,14 +41,16 @@ def test_kernels_on_a_gpu_equal_the_reference():
     assert subprocess.run(CHECKS, env=os.environ | {"TRITON_INTERPRET": "0"}).returncode == 0
 
 
-def test_one_variant_of_every_tile_compiles_without_spills_and_fits():
+MODES = [("LP", "local"), ("LP", "shared"), ("IC", "shared"), ("IC", "local")]
+
+
+def test_one_variant_of_every_kernel_compiles_without_spills_and_fits():
     """Takes as long as a compiler does."""
     from fdn_kernels import aot
 
-    builds = list({(build.kernel, build.form): build for build in reversed(list(aot.shipped()))}.values())
-    assert {(build.kernel, build.form) for build in builds} == set(aot.TILES)
-    results = aot.compile_all(builds, processes=1)
-    assert not [(build, usage) for build, usage in results if not aot.fits(build, usage)]
+    results = [found for mode in MODES for found in aot.compile_layer(aot.Layer(*mode, "analytic"), 90)]
+    assert {kernel for kernel, *_ in results} == set(aot.KERNELS)
+    assert not [result for result in results if not aot.fits(*result[2:])]
 
 
 @pytest.mark.check
@@ -58,75 +58,133 @@ def test_every_shipped_tile_compiles_without_spills_and_fits():
     """Takes as long as a compiler does."""
     from fdn_kernels import aot
 
-    builds = list(aot.shipped())
-    assert {(b.kernel, b.form, b.precision, b.arch) for b in builds} == {
-        (*tile, precision, arch) for tile in aot.TILES for precision in aot.PRECISIONS for arch in aot.SHARED_MEMORY
+    results = aot.compile_all(aot.shipped(), processes=os.cpu_count() or 1)
+    assert {(kernel, arch) for kernel, _, arch, _ in results} == {
+        (kernel, arch) for kernel in aot.KERNELS for arch in aot.SHARED_MEMORY
     }
-    results = aot.compile_all(builds, processes=os.cpu_count() or 1)
-    assert not [(build, usage) for build, usage in results if not aot.fits(build, usage)]
+    for precision in aot.PRECISIONS:
+        assert {kernel for kernel, variant, *_ in results if precision in variant.split()} == {
+            "forward",
+            "rows",
+            "weights",
+            "product",
+        }
+    assert not [result for result in results if not aot.fits(*result[2:])]
 
 
-class _Compiled:
-    """A kernel that is bound and compiled as by a launch on an H100, but not started."""
-
-    def __init__(self, function, seen: list) -> None:
-        self.function, self.seen = function, seen
-        self.arg_names = function.arg_names
-
-    def __getitem__(self, grid):
-        assert all(0 < n < limit for n, limit in zip(grid, (2**31, 2**16, 2**16), strict=True))
-        return lambda **arguments: self.seen.append(self.function.warmup(grid=grid, **arguments))
-
-
-@pytest.mark.parametrize("conditioning", ["IC", "LP"])
-@pytest.mark.parametrize(("noise", "kl", "given", "dtype"), [
-    ("local", "analytic", False, "float32"), ("shared", "sampled", False, "bfloat16"), ("shared", "analytic", True, "float32"),
-    ("moments", "none", False, "float32"),
-])  # fmt: skip
-def test_launches_bind_and_compile_as_on_a_gpu(conditioning, noise, kl, given, dtype, monkeypatch):
-    """What neither the interpreter nor ahead-of-time compilation sees.
-
-    The launch's own arguments and specialisation.
-    """
-    import torch
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
-
+def test_tiles_of_other_tests_compile_too(monkeypatch):
+    """The interpreter takes tiles that a GPU refuses."""
     from fdn_kernels import aot, triton_ops
 
-    class H100:
-        get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
-        get_current_device = staticmethod(lambda: 0)
-        get_current_stream = staticmethod(lambda device=0: 0)
-        get_active_torch_device = staticmethod(lambda: torch.device("cpu"))
+    for kernel, tile in aot.OTHER_TILES.items():
+        monkeypatch.setitem(triton_ops.TILES, kernel, tile)
+    for conditioning, noise in (("LP", "local"), ("IC", "shared")):
+        assert aot.compile_layer(aot.Layer(conditioning, noise, "analytic"), 90)
 
-    seen = []
-    monkeypatch.setattr(driver, "_active", H100())
-    monkeypatch.setattr(triton_ops, "KERNELS", {k: _Compiled(f, seen) for k, f in triton_ops.KERNELS.items()})
-    draws, batch, d_in, h = 5, 7, 3, 17  # to 4 outputs
-    shapes = (2, 1, batch, d_in), (2, draws if conditioning == "LP" else 1, batch, h), (2, 32, h), (2, 32)
-    inputs = [torch.randn(shape, dtype=getattr(torch, dtype)) for shape in shapes]
-    eps = torch.randn(2, draws, 1, 16, dtype=inputs[0].dtype) if given else None
-    settings = (eps, torch.ones(2, dtype=torch.int64), draws, noise, kl, 1e-3, 1.0, 2**32 - 1, "tf32x3")
-    outputs = triton_ops.linear(*inputs, *settings)
-    triton_ops.linear_backward(*map(torch.zeros_like, outputs), *inputs, *settings, True, True)
-    kernels = [kernel.src.fn.__name__ for kernel in seen]
-    assert set(kernels) == {f"_{name}_kernel" for name in aot.KERNELS}
-    assert kernels.count("_weights_kernel") == 2  # means and rhos
-    for kernel in seen:  # one compiled kernel for all sizes and alignments: what is compiled ahead of time
-        assert not any(kernel.src.attrs.values())
-        integers = {
-            name: kind for name, kind in kernel.src.signature.items() if name in triton_ops.STRIDES + triton_ops.SIZES
-        }
-        assert set(integers.values()) == {"i32"}
+
+@pytest.mark.parametrize(
+    "sizes", [{"BB": 8, "BO": 2, "BI": 16}, {"BB": 64, "BO": 1, "BI": 4}, {"BM": 64, "BN": 64, "BK": 8}, {"BN": 48}]
+)
+def test_tiles_that_a_gpu_refuses_are_refused(sizes):
+    from fdn_kernels import triton_ops
+
+    with pytest.raises(ValueError, match="at least 16"):
+        triton_ops.tile(4, **sizes)
+
+
+@pytest.mark.parametrize(("conditioning", "noise"), MODES)
+def test_one_compiled_kernel_serves_all_sizes(conditioning, noise):
+    """Sizes are not compiled in (products are, by which of their strides are 1 or multiples of 16)."""
+    from fdn_kernels import aot
+
+    def compiled(**sizes):
+        found = aot.launches(aot.Layer(conditioning, noise, "analytic", **sizes))
+        assert all(
+            0 < n < limit for launch in found for n, limit in zip(launch.grid, (2**31, 2**16, 2**16), strict=True)
+        )
+        return {(x.kernel, aot.compile_launch(x, 90).hash) for x in found if x.kernel not in ("product", "contract")}
+
+    first = compiled()
+    assert first and first == compiled(draws=5, examples=77, d_in=3, d_out=1, h=9) == compiled(
+        draws=1 + (conditioning == "IC"), d_in=40, d_out=2
+    )
+
+
+@pytest.mark.parametrize(("sizes", "noise"), [
+    ({"d_in": 4096, "d_out": 4096, "h": 64}, "local"), ({"d_in": 8192, "d_out": 8192}, "shared"), ({"d_in": 3, "d_out": 5}, "shared"),
+    ({"examples": 600_000, "d_in": 256, "d_out": 256, "draws": 2}, "local"), ({"draws": 100_000, "d_in": 3}, "shared"),
+])  # fmt: skip
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+def test_large_calls_are_split_into_launches_whose_offsets_fit(conditioning, sizes, noise):
+    """Recorded on tensors without memory. Offsets between tiles, and all of products, have 64 bits.
+
+    Those within a tile 32.
+    """
+    from fdn_kernels import aot
+
+    for launch in aot.launches(aot.Layer(conditioning, noise, "analytic", **sizes)):
+        assert all(0 < n < limit for n, limit in zip(launch.grid, (2**31, 2**16, 2**16), strict=True)), launch.kernel
+        n = launch.arguments
+        if launch.kernel in ("forward", "rows", "weights"):
+            assert max(n["BO"] * n["DI"] * n["BH"], n["BB"] * max(n["DI"], n["DO"])) < 2**31
+
+
+def test_a_layer_too_large_to_count_is_refused():
+    from fdn_kernels import aot
+
+    with pytest.raises(ValueError, match="split the outputs"):
+        aot.launches(aot.Layer("LP", "local", "none", d_in=50_000, d_out=50_000))
 
 
 def test_a_spilling_tile_is_seen(monkeypatch):
+    from fdn_kernels import aot, triton_ops
+
+    monkeypatch.setitem(triton_ops.TILES, "weights", triton_ops.tile(4, BB=64, BO=8, BI=16))
+    results = aot.compile_layer(aot.Layer("LP", "shared", "analytic"), 90)
+    assert ["weights"] == [kernel for kernel, _, arch, usage in results if not aot.fits(arch, usage)]
+
+
+def test_static_count_follows_loops_within_loops():
+    """A hand-written listing.
+
+    2 + 3 (2 + 5 * 3) instructions, one special function and one product in the inner loop.
+    """
     from fdn_kernels import aot
 
-    build = aot.Build("weights", "LP sampled", "shared analytic rho")
-    monkeypatch.setitem(
-        aot.TILES, (build.kernel, build.form), replace(aot.TILES[build.kernel, build.form], BO=4, BI=32)
-    )
-    usage = aot.compile_one(build)
-    assert usage.spills > 0 and not aot.fits(build, usage)
+    code = """
+        /*0000*/ MOV R1, c[0x0][0x28] ;
+    .L_x_1:
+        /*0010*/ IADD3 R2, R2, 0x1, RZ ;
+    .L_x_0:
+        /*0020*/ MUFU.EX2 R3, R3 ;
+        /*0030*/ HMMA.1688.F32.TF32 R4, R8, R10, R4 ;
+        /*0040*/ @P0 BRA `(.L_x_0) ;
+        /*0050*/ @P1 BRA `(.L_x_1) ;
+    .L_x_2:
+        /*0060*/ BRA `(.L_x_2) ;
+    """
+    found = aot.count(code, (3, 5))
+    assert found == aot.Count(issued=2 + 3 * (2 + 5 * 3), special=8 * 15, tensor=4 * 15)
+
+
+def test_static_count_of_a_compiled_loop_grows_by_its_body():
+    """A kernel whose loop adds one number per round: the count is linear in the trip count, with a small slope."""
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from fdn_kernels import aot
+
+    @triton.jit
+    def add_up(x, n):
+        total = 0.0
+        while n > 0:  # of unknown length, so that it is not unrolled
+            total += tl.load(x + n)
+            n = n // 3
+        tl.store(x, total)
+
+    source = ASTSource(add_up, {"x": "*fp32", "n": "i32"}, {}, {})
+    _, code = aot.inspect(triton.compile(source, target=GPUTarget("cuda", 90, 32)))
+    counts = [aot.count(code, [trips]).issued for trips in (0, 1, 2)]
+    assert 3 <= counts[1] - counts[0] == counts[2] - counts[1] <= 400

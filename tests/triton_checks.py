@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils import deterministic
 
-from fdn_kernels import fdn_linear, philox, triton_ops
+from fdn_kernels import aot, fdn_linear, philox, triton_ops
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 assert INTERPRETED or torch.cuda.is_available(), "run through tests/test_triton.py"
@@ -155,7 +155,7 @@ def test_bfloat16_and_a_hundred_draws(noise, conditioning):
     ("noise", "conditioning"), [("shared", "IC"), ("local", "IC"), ("moments", "IC"), ("local", "LP")]
 )
 def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch):
-    draws, batch = (33, 65) if conditioning == "IC" else (2, 65)
+    draws, batch = 5, 65
     inputs = make((), draws, batch, 3, 3, 4, conditioning, a_draws=1)
     options = {"seed": 5} if noise != "moments" else {}
 
@@ -163,13 +163,18 @@ def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch
         return outputs_and_gradients(inputs, noise, "analytic", None, torch.float32, "triton", draws=draws, **options)
 
     expected = run()
+    calls = []
+    monkeypatch.setattr(
+        triton_ops._Call,
+        "chunks",
+        lambda self, chunks=triton_ops._Call.chunks: calls.append([*chunks(self)]) or calls[-1],
+    )
     monkeypatch.setattr(triton_ops, "PROGRAMS", 1)
     monkeypatch.setattr(triton_ops, "SCRATCH", 100)
-    for name in triton_ops.TILES:
-        tile = triton_ops.Tile(16, 1 if name[1].startswith("LP") else 32, 4, 4)
-        monkeypatch.setitem(triton_ops.TILES, name, tile)
-    assert len(triton_ops._chunks(draws, batch, 20)) >= 2
+    for kernel, tile in aot.OTHER_TILES.items():
+        monkeypatch.setitem(triton_ops.TILES, kernel, tile)
     changed = run()
+    assert all(len(chunks) >= 2 for chunks in calls)
     assert_same(changed, expected)
     assert all(torch.equal(x, y) for x, y in zip(run(), changed)), "not the same from run to run"
 
