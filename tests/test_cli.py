@@ -562,7 +562,8 @@ def test_a_study_of_ones_own_needs_no_checkout(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "FDN_ROOT"}
     done = subprocess.run(
         [sys.executable, "-c", f"from fdn.cli import main; print([main(call) for call in {calls}])"],
-        cwd=here, env=environment | {"PYTHONPATH": str(tmp_path / "site-packages")}, capture_output=True, encoding="utf-8",
+        cwd=here, env=environment | {"PYTHONPATH": str(tmp_path / "site-packages")},
+        capture_output=True, encoding="utf-8",
     )  # fmt: skip
     assert done.stdout.split("\n")[-2] == "[0, 0, 0, 0, 0, 2]", done.stderr
     assert set(results.load_metrics(here / "out")["model"]) == {*FDNS, "TrainingMean"}
@@ -608,8 +609,8 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
 
 def test_a_package_that_pandas_lacks_is_named_with_its_extra(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    (tmp_path / "table.xlsx").write_bytes(b"PK")
-    monkeypatch.setattr(experiment, "load_dataset", lambda *_: pd.read_excel(tmp_path / "table.xlsx", engine="openpyxl"))
+    (table := tmp_path / "table.xlsx").write_bytes(b"PK")
+    monkeypatch.setattr(experiment, "load_dataset", lambda *_: pd.read_excel(table, engine="openpyxl"))
     assert "`pip install 'fdn[study]'`" in complaint(capsys, "budget", "--dataset", "energy")
 
 

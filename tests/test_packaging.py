@@ -249,8 +249,8 @@ def test_packages_beyond_the_core_are_those_that_the_command_line_can_tell_the_e
         module: {canonicalize_name(name) for name in names}
         for module, names in metadata.packages_distributions().items()
     }
-    used = set().union(*(imported(path) for path in (ROOT / "lib").rglob("*.py")))
-    used -= {*sys.stdlib_module_names, "fdn", "fdn_kernels"}
+    names = set().union(*map(imported, sources(ROOT / "lib", "fdn").values()))
+    used = {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names, "fdn", "fdn_kernels"}
     core = {canonicalize_name(Requirement(text).name) for text in project()["dependencies"]}
     beyond = {module for module in used if not origins.get(module, set()) & core}
     table = {module: extra for extra, modules in EXTRAS.items() for module in modules}

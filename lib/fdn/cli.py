@@ -29,7 +29,7 @@ from fdn.settings import Count, described, parsed
 from fdn.terminal import open_streams
 
 EXTRAS = {  # of pyproject.toml: the modules that each brings
-    "study": ("matplotlib", "openpyxl", "pooch", "requests", "sklearn"),
+    "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests", "sklearn"),
     "notebooks": ("jupytext", "nbclient", "nbformat", "papermill"),
     "workflow": ("snakemake",),
     "site": ("docutils", "furo", "jinja2", "myst_nb", "sphinx"),
