@@ -304,7 +304,7 @@ def _resolve_noise(
                     f"seed is an int or an int64 tensor of at most {len(lead)} replicate dimensions, not {seed.dtype} of "
                     f"shape {tuple(seed.shape)}"
                 )
-        elif not (_is(seed, Integral) and -(2**63) <= seed < 2**63):
+        elif seed is None or not (_is(seed, Integral) and -(2**63) <= seed < 2**63):
             raise ValueError(f"seed is {seed}; expected a 64-bit signed integer")
         if not (_is(stream, Integral) and 0 <= stream < 2**32):
             raise ValueError(f"stream is {stream!r}; expected 0 to 2^32 - 1")

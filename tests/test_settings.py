@@ -164,7 +164,7 @@ def test_bands_and_fractions_are_numbers_between_nothing_and_everything(name, pl
 
 
 def test_a_choice_is_kept_as_the_plain_word():
-    class Noise(str, enum.Enum):
+    class Noise(str, enum.Enum):  # noqa: UP042
         SHARED = "independent"
 
     protocol = dataclasses.replace(PUBLISHED, noise=Noise.SHARED, objective=np.str_("iwae"))

@@ -472,7 +472,7 @@ def summary(
     return {column: out[column] for column in SUMMARY_COLUMNS}
 
 
-def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
+def to_original_units(metrics: Metrics, y_std: Any) -> Metrics:
     """Metrics of a standardised target, in the target's own units; a new dict or DataFrame.
 
     With y' = y_mean + y_std y: MSE, variance, squared error, intercept and AURC times y_std^2; CRPS and bias
@@ -487,7 +487,7 @@ def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
     if not (np.isfinite(scales) & (scales > 0)).all():
         raise ValueError(f"y_std is {y_std}, expected the target's positive, finite standard deviation")
     of_rows = isinstance(y_std, pd.Series) and isinstance(metrics, pd.DataFrame)
-    if scales.ndim and not (of_rows and y_std.index.equals(metrics.index)):
+    if scales.ndim and not (of_rows and y_std.index.equals(getattr(metrics, "index", None))):
         raise ValueError("y_std is a number, or for a frame a Series with its index")
     columns = [column for column in metrics.keys() if column in SUMMARY_COLUMNS]
     if not columns:
