@@ -80,10 +80,11 @@ def gaussian_linear(
         a = a.unsqueeze(-3)  # (..., 1, B, d_in)
     batch, d_in = a.shape[-2:]
     d_out, rest = divmod(q.mean.shape[-1], d_in + 1)
-    if a.dim() < q.mean.dim() or rest:
+    if a.dim() < q.mean.dim() or rest or q.scale.shape != q.mean.shape or q.mean.shape[-2] not in (1, batch):
         raise ValueError(
             f"gaussian_linear: inputs (..., K, B, d_in) = {tuple(a.shape)} do not fit weights (..., k, b, P) = "
-            f"{tuple(q.mean.shape)}; P must be a multiple of d_in + 1, and replicates of q are replicates of a"
+            f"{tuple(q.mean.shape)} of scales {tuple(q.scale.shape)}; P must be a multiple of d_in + 1, b is 1 or B, "
+            "and replicates of q are replicates of a"
         )
     _check_choices(noise, "none", PRECISIONS[0], backend)
     if backend == "triton":
@@ -133,7 +134,7 @@ def fdn_linear(
             or ``"none"``.
         moments: with noise ``"none"``: the mean and the variance of y given a and z instead of a draw.
         floor: added to softplus(rho), a number of at least 0.
-        prior_scale: standard deviation of the prior, sigma_0, a positive number.
+        prior_scale: standard deviation of the prior, sigma_0, from 1e-150 to 1e150.
         precision: of the Triton kernel's float32 matrix products: ``"tf32"``, ``"tf32x3"`` or ``"ieee"``.
         backend: ``"auto"`` (Triton for float32 and bfloat16 on a GPU that runs it, else torch), ``"triton"``,
             ``"torch"`` or ``"reference"``.
@@ -164,10 +165,10 @@ def fdn_linear(
                 floor=floor, prior_scale=prior_scale, precision=precision, backend=backend,
             )  # fmt: skip
     _check_choices(noise, kl, precision, backend)
-    if not (isinstance(floor, Real) and 0 <= floor < math.inf):
+    if not (_is(floor, Real) and 0 <= floor < math.inf):
         raise ValueError(f"floor is {floor!r}; expected a number of at least 0")
-    if not (isinstance(prior_scale, Real) and 0 < prior_scale < math.inf):
-        raise ValueError(f"prior_scale is {prior_scale!r}; expected a positive number")
+    if not (_is(prior_scale, Real) and 1e-150 <= prior_scale <= 1e150):
+        raise ValueError(f"prior_scale is {prior_scale!r}; expected a positive number from 1e-150 to 1e150")
     if moments and noise != "none":
         raise ValueError(f"moments are those of all draws together: they need noise 'none', not {noise!r}")
     dims = weight.dim()
@@ -183,7 +184,7 @@ def fdn_linear(
         lead, a, z, weight, bias = _broadcast_replicates(lead, a, z, weight, bias, eps, seed)
     noise = "moments" if moments else noise
     backend = _choose_backend(backend, a, z.shape[-1])
-    if 0 in (*lead, a.shape[-2]):  # no replicates or no examples: nothing to be quick about
+    if 0 in (*lead, a.shape[-2], d_out):  # no replicates, examples or outputs: nothing to be quick about
         backend = "reference"
 
     if not _is_direct(backend, a, z, weight, noise, draws, lead):
@@ -223,6 +224,11 @@ def _registered(
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a value is a number of this kind; a truth value is none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _check_choices(noise: str, kl: str, precision: str, backend: str) -> None:
@@ -271,6 +277,8 @@ def _resolve_noise(
     if kl == "sampled" and noise not in ("shared", "independent"):
         raise ValueError(f"a sampled KL needs sampled weights: noise 'shared' or 'independent', not {noise!r}")
     *lead, a_draws, batch, d_in = a.shape
+    if not (draws is None or _is(draws, Integral)):
+        raise ValueError(f"draws is {draws!r}; expected a positive integer")
     k = draws
     if noise == "none":
         eps = seed = None
@@ -296,10 +304,10 @@ def _resolve_noise(
                     f"seed is an int or an int64 tensor of at most {len(lead)} replicate dimensions, not {seed.dtype} of "
                     f"shape {tuple(seed.shape)}"
                 )
-        elif not (isinstance(seed, Integral) and -(2**63) <= seed < 2**63):
+        elif seed is None or not (_is(seed, Integral) and -(2**63) <= seed < 2**63):
             raise ValueError(f"seed is {seed}; expected a 64-bit signed integer")
-        if not 0 <= stream < 2**32:
-            raise ValueError(f"stream is {stream}; expected 0 to 2^32 - 1")
+        if not (_is(stream, Integral) and 0 <= stream < 2**32):
+            raise ValueError(f"stream is {stream!r}; expected 0 to 2^32 - 1")
         if noise == "independent" and kl != "sampled":
             noise = "local"
     k = max(a_draws, q_draws) if k is None else k

@@ -275,3 +275,10 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(name, protocol, graph, monkeypatch):
     data, expected, found = _fits(name, PROTOCOLS[protocol], "cuda", monkeypatch, changes)
     assert found.flat.is_cuda
     _assert_same(data, expected, found)
+
+
+@pytest.mark.parametrize("name", [torch.device("meta"), torch.device("mps"), torch.device("cuda", 99), 3, [], None])
+def test_a_device_that_is_not_there_is_refused_however_it_is_named(name):
+    with pytest.raises(ValueError, match="unknown device"):
+        devices.choose_device(name)
+    assert devices.choose_device(torch.device("cpu")) == torch.device("cpu")

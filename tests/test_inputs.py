@@ -190,3 +190,9 @@ def test_a_start_leaves_the_random_numbers_of_gpus_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", fail)
     initial_network(small("BayesNet"), "step", 1, PUBLISHED, 0)
     initial_network(small("BayesNet"), "step", 1, replace(PUBLISHED, initialisation="published"), 0)
+
+
+def test_the_mixture_of_no_rows_has_no_rows(trained):
+    mixture = trained["LP-FDNet", "published"].predict(0, np.empty((0, 2))).mixture()
+    assert mixture.mean.shape == mixture.sample().shape == (0,)
+    assert mixture.log_prob(torch.empty(0, dtype=torch.float64)).shape == (0,)

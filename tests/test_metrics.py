@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import math
 from fractions import Fraction
 from itertools import product
 
@@ -442,7 +443,7 @@ def test_nll_at_any_noise_variance(scale):
     draws, y = make_draws(6, 4)
     found = metrics.nll(draws * np.sqrt(scale), y * np.sqrt(scale), 0.5 * scale)
     np.testing.assert_allclose(found, metrics.nll(draws, y) + np.log(scale) / 2, rtol=1e-12)
-    for bad in (np.inf, np.nan, 1.7e308, -1.0):
+    for bad in (np.inf, np.nan, 0.0, -1.0):
         with pytest.raises(ValueError, match="noise_variance is"):
             metrics.nll(draws, y, bad)
 
@@ -502,3 +503,18 @@ def test_nll_takes_a_variance_for_every_draw_and_point():
     for wrong in (variance[0], -variance):
         with pytest.raises(ValueError, match="positive"):
             metrics.nll(draws, y, wrong)
+
+
+@pytest.mark.parametrize("variance", [1e-310, 1e-200, 0.3, 1e200, 1e308])
+def test_nll_takes_any_variance_that_is_a_number(variance):
+    exact = 0.5 * (math.log(2 * math.pi) + math.log(variance) + 1)
+    draws, y = np.zeros((2, 1)), np.full(1, math.sqrt(variance))
+    assert metrics.nll(draws, y, variance) == pytest.approx(exact, rel=1e-12)
+
+
+def test_units_of_another_index_are_refused_not_lost():
+    frame = pd.DataFrame({"mse_id": [1.0, 2.0]}, index=[5, 6])
+    for y_std in (pd.Series([1.0, 2.0]), [1.0, 2.0], np.ones(2)):
+        with pytest.raises(ValueError, match="a Series with its index"):
+            metrics.to_original_units(frame, y_std)
+    assert list(metrics.to_original_units(frame, pd.Series([1.0, 2.0], frame.index))["mse_id"]) == [1.0, 8.0]

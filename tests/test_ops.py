@@ -511,3 +511,32 @@ except RuntimeError as error:
     ]
     assert all("torch.Size([1, 2, 1])" in text and "backend 'triton' cannot run here" in text for text in found)
     assert "not installed" in found[1]
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("kl", ["analytic", "sampled", "none"])
+def test_a_layer_without_outputs_has_none(backend, kl):
+    a, z = torch.ones(3, 2, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64)
+    weight, bias = torch.ones(0, 4, dtype=torch.float64), torch.ones(0, dtype=torch.float64)
+    y, term = fdn_linear(a, z, weight, bias, noise="shared", seed=1, draws=2, kl=kl, backend=backend)
+    assert y.shape == (2, 3, 0) and (kl == "none" or not term.any())
+
+
+@pytest.mark.parametrize("setting", [
+    {"draws": True}, {"draws": 2.0}, {"draws": "2"}, {"seed": True}, {"stream": True}, {"stream": 1.5},
+    {"stream": None}, {"floor": True}, {"prior_scale": True}, {"prior_scale": 1e-200}, {"prior_scale": 1e200},
+], ids=str)  # fmt: skip
+def test_a_setting_of_another_type_or_without_a_square_is_refused(setting):
+    a, z = torch.ones(3, 2, dtype=torch.float64), torch.ones(3, 4, dtype=torch.float64)
+    weight, bias = torch.ones(12, 4, dtype=torch.float64), torch.ones(12, dtype=torch.float64)
+    [name] = setting
+    with pytest.raises(ValueError, match=f"{name} is .*; expected"):
+        fdn_linear(a, z, weight, bias, **{"noise": "shared", "seed": 1, **setting})
+
+
+def test_scales_and_examples_that_do_not_fit_are_refused():
+    a, ones = torch.ones(3, 2, dtype=torch.float64), torch.ones(1, 1, 6, dtype=torch.float64)
+    two = ones.expand(1, 2, 6)
+    for mean, scale in ((ones, ones[..., :5]), (ones, ones[..., :1]), (two, two)):
+        with pytest.raises(ValueError, match="do not fit weights"):
+            gaussian_linear(a, WeightGaussian(mean, scale), noise="shared", seed=1, draws=2)

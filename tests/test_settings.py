@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import typing
 
@@ -11,12 +12,13 @@ import pytest
 import torch
 
 from fdn.arguments import parse_protocol
-from fdn.data import feature_band_split
+from fdn.data import feature_band_split, load
 from fdn.errors import UserError
-from fdn.models import ModelSpec
+from fdn.models import ModelSpec, model_spec
 from fdn.models.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear
-from fdn.protocol import PROTOCOLS, PUBLISHED, Protocol
+from fdn.protocol import PROTOCOLS, PUBLISHED, Protocol, get_protocol
 from fdn.settings import Range, kinds
+from fdn.training.loop import fit
 from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_at
 
 CLASSES = (Protocol, ModelSpec, HomoscedasticGaussian, HeteroscedasticGaussian)
@@ -38,6 +40,7 @@ def allows(kind: object, value: object) -> bool:
     if isinstance(value, int) and value > 10**300 or not math.isfinite(value):
         return False
     [limits] = [part for part in parts(kind) if isinstance(part, Range)]
+    value = float(value)
     low = value > limits.low if limits.open_low else value >= limits.low
     return low and (value < limits.high if limits.open_high else value <= limits.high)
 
@@ -93,7 +96,8 @@ def random_protocol(rng: np.random.Generator) -> Protocol:
         elif int in parts(kind):
             changes[name] = int(rng.integers(1, limits.high, endpoint=True))
         else:
-            changes[name] = float(rng.random() if limits.high == 1 else 10.0 ** rng.uniform(-300, 300))
+            number = rng.random() if limits.high == 1 else 10.0 ** rng.uniform(-300, 300)
+            changes[name] = float(np.clip(number, limits.low, limits.high))
     return dataclasses.replace(PROTOCOLS[str(rng.choice(list(PROTOCOLS)))], **changes)
 
 
@@ -157,3 +161,34 @@ def test_bands_and_fractions_are_numbers_between_nothing_and_everything(name, pl
     given[place] = value
     with pytest.raises(UserError, match=f"{name} is .*; expected .* number"):
         feature_band_split(np.random.default_rng(0).normal(size=(50, 2)), np.arange(50.0), **{name: tuple(given)})
+
+
+def test_a_choice_is_kept_as_the_plain_word():
+    class Noise(str, enum.Enum):  # noqa: UP042
+        SHARED = "independent"
+
+    protocol = dataclasses.replace(PUBLISHED, noise=Noise.SHARED, objective=np.str_("iwae"))
+    assert type(protocol.noise) is type(protocol.objective) is str
+    assert protocol.label == "published+objective=iwae+noise=independent"
+
+
+@pytest.mark.parametrize(("name", "value"), [("prior_scale", 1e-200), ("prior_scale", 1e200), ("hyper_factor", 1e308)])
+def test_a_number_whose_square_or_width_is_none_is_refused_where_it_is_given(name, value):
+    with pytest.raises(UserError, match=f"{name} is .*; expected a number"):
+        parse_protocol("as_written", [f"{name}={value}"])
+
+
+def test_names_and_numbers_of_another_type_are_answered_in_one_sentence():
+    spec = model_spec("MLPNet", 1, PUBLISHED)
+    for call, message in (
+        (lambda: get_protocol(["published"]), "unknown protocol"),
+        (lambda: get_protocol("published", warmups=3), "unknown setting 'warmups'"),
+        (lambda: load(None), "unknown data set None"),
+        (lambda: load(["step"]), "unknown data set"),
+        (lambda: model_spec(["LP-FDNet"], 1, PUBLISHED), "unknown model"),
+        (lambda: model_spec("LP-FDNet", 0, PUBLISHED), "n_features is 0"),
+        (lambda: model_spec("LP-FDNet", "1", PUBLISHED), "n_features is '1'"),
+        (lambda: fit(spec, load("step"), PUBLISHED, [0], likelihood="homoscedastic"), "likelihood is"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()

@@ -321,7 +321,7 @@ def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done
     failed = times(out)
     assert run.returncode != 0 and len(failed) == 3, said
     assert killed.items() <= failed.items(), f"killed {moment} s after the first cell"
-    assert "Is a directory" in (out / "workflow" / "log" / SHORT / "step" / "LP-FDNet" / "0:2.log").read_text(
+    assert "it is a folder" in (out / "workflow" / "log" / SHORT / "step" / "LP-FDNet" / "0:2.log").read_text(
         encoding="utf-8"
     )
 

@@ -86,10 +86,10 @@ def choose(name: str, known: Collection[str], what: str) -> str:
     Raises:
         UserError: naming the closest known name and all of them.
     """
-    if name in known:
+    if isinstance(name, str) and name in known:
         return name
     lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1)
     hint = f"did you mean {lower[close[0]]!r}? " if close else ""
     raise UserError(f"unknown {what} {name!r}; {hint}choose from {', '.join(known)}")
 

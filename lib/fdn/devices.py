@@ -32,9 +32,9 @@ def choose_device(name: str | torch.device) -> torch.device:
     Raises:
         UserError: for another name, and for ``"cuda"`` where PyTorch finds no GPU.
     """
-    if isinstance(name, torch.device):
+    if isinstance(name, torch.device) and (name.type == "cpu" or name.type == "cuda" and _has(name)):
         return name
-    if name not in DEVICES:
+    if not isinstance(name, str) or name not in DEVICES:
         raise UserError(f"unknown device {name!r}; choose from {', '.join(DEVICES)}")
     if name == "cpu" or name == "auto" and not torch.cuda.is_available():
         return CPU
@@ -42,6 +42,10 @@ def choose_device(name: str | torch.device) -> torch.device:
         why = "finds none" if torch.version.cuda else "was built without CUDA"
         raise UserError(f"the device cuda needs an NVIDIA GPU, and PyTorch {torch.__version__} {why}; use cpu or auto")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _has(gpu: torch.device) -> bool:
+    return torch.cuda.is_available() and (gpu.index is None or gpu.index < torch.cuda.device_count())
 
 
 _PRODUCTS = getattr(torch.backends.mkldnn, "matmul", None), torch.backends.cuda.matmul

@@ -216,15 +216,14 @@ def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0
         with np.errstate(invalid="ignore", over="ignore"):
             log_kernel = logsumexp(-0.5 * np.square((draws - y) / sigma) - np.log(sigma), axis=-2)  # (..., N)
         return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi) - log_kernel
-    if not 0 < 2 * np.pi * noise_variance < np.inf:
-        raise ValueError(
-            f"noise_variance is {noise_variance}, expected a positive number, and 2 pi times it a finite one"
-        )
+    if not 0 < noise_variance < np.inf:
+        raise ValueError(f"noise_variance is {noise_variance}, expected a positive number")
     e = int(np.frexp(noise_variance)[1]) // 2  # of its root
+    log_normaliser = np.log(2 * np.pi * np.ldexp(noise_variance, -2 * e)) + 2 * e * np.log(2)
     with np.errstate(invalid="ignore", over="ignore"):
         exponents = np.square(np.ldexp(draws - y, -e)) / (-2 * np.ldexp(noise_variance, -2 * e))  # (..., K, N)
         log_kernel = logsumexp(exponents, axis=-2)  # (..., N)
-    return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi * noise_variance) - log_kernel
+    return np.log(draws.shape[-2]) + 0.5 * log_normaliser - log_kernel
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -473,13 +472,13 @@ def summary(
     return {column: out[column] for column in SUMMARY_COLUMNS}
 
 
-def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
+def to_original_units(metrics: Metrics, y_std: Any) -> Metrics:
     """Metrics of a standardised target, in the target's own units; a new dict or DataFrame.
 
     With y' = y_mean + y_std y: MSE, variance, squared error, intercept and AURC times y_std^2; CRPS and bias
     times y_std; NLL plus log(y_std), its noise variance becoming y_std^2 times as large; Spearman, slope and
     what is not in SUMMARY_COLUMNS unchanged. For a frame of several data sets y_std may be a Series, one per
-    row. ValueError for a y_std that is not positive and finite, or if there is nothing to convert.
+    row, of the same index. ValueError for a y_std that is not positive and finite, or if there is nothing to convert.
 
     >>> to_original_units({"mse_id": 1.0, "crps_id": 1.0, "slope_b": 1.0}, y_std=3.0)
     {'mse_id': 9.0, 'crps_id': 3.0, 'slope_b': 1.0}
@@ -487,6 +486,9 @@ def to_original_units(metrics: Metrics, y_std: float) -> Metrics:
     scales = np.asarray(y_std, dtype=np.float64)
     if not (np.isfinite(scales) & (scales > 0)).all():
         raise ValueError(f"y_std is {y_std}, expected the target's positive, finite standard deviation")
+    of_rows = isinstance(y_std, pd.Series) and isinstance(metrics, pd.DataFrame)
+    if scales.ndim and not (of_rows and y_std.index.equals(getattr(metrics, "index", None))):
+        raise ValueError("y_std is a number, or for a frame a Series with its index")
     columns = [column for column in metrics.keys() if column in SUMMARY_COLUMNS]
     if not columns:
         raise ValueError(f"nothing to convert among {list(metrics.keys())}, expected columns of `summary`")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fdn.errors import UserError
-from fdn.settings import Count, NonNegative, Positive, Rate, Whole, check_fields
+from fdn.settings import Count, Factor, NonNegative, Positive, Rate, Scale, Whole, check_fields, kinds
 
 # "Model seeds" of the published tables (table of hyperparameters); of the author's random numbers, not of ours
 PUBLISHED_SEEDS = {"step": 13, "sine": 19, "quad": 6, "airfoil": 64, "ccpp": 2, "energy": 2}
@@ -35,7 +35,7 @@ class Protocol:
     widths: Literal["published", "budget"] = "published"  # the same for every data set, or solved for `budget`
     budget: Count = 1000  # target parameter count P
     budget_tolerance: NonNegative = 0.05  # of P
-    hyper_factor: Positive = 1.0  # width of every hypernetwork in published ones, rounded
+    hyper_factor: Factor = 1.0  # width of every hypernetwork in published ones, rounded
     ensemble_members: Count = 10  # M
     ensemble_dropout: Rate = 0.1  # members' dropout while training
     dropout: Rate = 0.1  # MLPDropoutNet, always on
@@ -47,7 +47,7 @@ class Protocol:
     train_draws: Count = 1  # K while training
     likelihood: Literal["homoscedastic", "heteroscedastic"] = "homoscedastic"  # of the observations
     noise_variance: Positive = 0.5  # sigma^2 of the likelihood; beta = 2 sigma^2 turns the ELBO into MSE + beta KL
-    prior_scale: Positive = 1.0  # sigma_0
+    prior_scale: Scale = 1.0  # sigma_0
     beta_schedule: Literal["constant", "linear", "cosine", "sigmoid"] = "linear"
     beta_max: NonNegative = 1.0
     warmup: Whole = 200
@@ -106,8 +106,10 @@ def get_protocol(name: str, **changes: Any) -> Protocol:
     'published+epochs=3'
 
     Raises:
-        UserError: for an unknown name or an invalid value.
+        UserError: for an unknown name or setting, or an invalid value.
     """
-    if name not in PROTOCOLS:
+    if not isinstance(name, str) or name not in PROTOCOLS:
         raise UserError(f"unknown protocol {name!r}; expected one of {', '.join(PROTOCOLS)}")
+    if unknown := changes.keys() - kinds(Protocol).keys():
+        raise UserError(f"unknown setting {min(unknown)!r}; expected one of {', '.join(kinds(Protocol))}")
     return dataclasses.replace(PROTOCOLS[name], **changes)

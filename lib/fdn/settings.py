@@ -52,6 +52,8 @@ MOST = 999_999_999  # more is a slip of the keyboard
 Count = Annotated[int, Range(1, MOST)]
 Whole = Annotated[int, Range(0, MOST)]
 Positive = Annotated[float, Range(0, open_low=True)]
+Factor = Annotated[float, Range(0, 1e6, open_low=True)]  # of a width
+Scale = Annotated[float, Range(1e-150, 1e150)]  # positive, and its square a number too
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Rate = Annotated[float, Range(0, 1, open_high=True)]
@@ -165,8 +167,8 @@ def _base(kind: Any) -> Any:
 
 def _read(value: object, kind: Any) -> Any:
     base = _base(kind)
-    if base is Literal:
-        return value if isinstance(value, str) and value in typing.get_args(kind) else _MISFIT
+    if base is Literal:  # the plain word, whatever subclass of str was given
+        return next((word for word in typing.get_args(kind) if isinstance(value, str) and word == value), _MISFIT)
     if base is tuple:
         if not isinstance(value, (tuple, list)):
             return _MISFIT

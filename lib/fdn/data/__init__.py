@@ -6,13 +6,11 @@ Dataset(step: 1024 train, 512 validation (256 ID), 2001 test (201 ID), 1 feature
 
 from __future__ import annotations
 
-import difflib
-
+from fdn.arguments import choose
 from fdn.data import tabular, toy, uci
 from fdn.data.dataset import Dataset
 from fdn.data.splits import feature_band_split
 from fdn.data.tabular import from_frame
-from fdn.errors import UserError
 
 __all__ = [
     "NAMES", "PAPER_DATASETS", "REAL", "TOY", "UCI", "Dataset",
@@ -42,10 +40,7 @@ def load(name: str, functions: str = "published", toy_validation: str = "publish
 
 def check_name(name: str) -> None:
     """Raise a UserError that lists the names and the closest one, unless ``name`` is among them."""
-    if name not in NAMES:
-        close = difflib.get_close_matches(name.lower(), NAMES, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise UserError(f"unknown data set {name!r}; {hint}choose from {', '.join(NAMES)}")
+    choose(name, NAMES, "data set")
 
 
 def available(name: str) -> bool:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdn.settings import NonNegative, Positive, checked
+from fdn.settings import NonNegative, Scale, checked
 from fdn.streams import Dropped
 from fdn_kernels import WeightGaussian, affine, dropout_linear, fdn_linear, matvec, relu_affine
 from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
@@ -121,10 +121,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
         self.scale = checked("scale", scale, Literal["exp", "softplus"])
-        self.floor, self.prior_scale = (
-            checked("floor", floor, NonNegative),
-            checked("prior_scale", prior_scale, Positive),
-        )
+        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Scale)
 
     @abstractmethod
     def mean_and_rho(self) -> tuple[Tensor, Tensor]:
@@ -210,10 +207,7 @@ class FDNLinear(nn.Module):
         if condition_on not in ("input", "previous"):
             raise ValueError(f"condition_on is {condition_on!r}; expected 'input' or 'previous'")
         self.d_in, self.d_out, self.condition_on = d_in, d_out, condition_on
-        self.floor, self.prior_scale = (
-            checked("floor", floor, NonNegative),
-            checked("prior_scale", prior_scale, Positive),
-        )
+        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Scale)
         self.hypernet = Hypernet(d_signal if condition_on == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
 
     @property

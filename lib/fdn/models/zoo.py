@@ -23,7 +23,7 @@ from fdn.models.posteriors import (
     PointLinear,
 )
 from fdn.protocol import PUBLISHED, PUBLISHED_SEEDS, Protocol
-from fdn.settings import Count, check_fields
+from fdn.settings import Count, check_fields, checked
 from fdn.streams import seed_sequence
 
 BASELINE = "TrainingMean"  # predicts the mean of the training targets
@@ -134,7 +134,7 @@ def published_spec(name: str, protocol: Protocol) -> ModelSpec:
     Raises:
         UserError: for an unknown name.
     """
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         raise UserError(f"unknown model {name!r}; expected one of {', '.join((*MODEL_NAMES, BASELINE))}")
     model = MODELS[name]
     hyper = model.hyper and max(1, round(protocol.hyper_factor * model.hyper))
@@ -146,7 +146,7 @@ def model_spec(name: str, n_features: int, protocol: Protocol) -> ModelSpec:
 
     On one input the published widths are the paper's table, which already meets the budget.
     """
-    spec = published_spec(name, protocol)
+    spec, n_features = published_spec(name, protocol), checked("n_features", n_features, Count)
     in_budget = n_features == 1 and protocol.budget == 1000 and protocol.hyper_factor == 1
     if protocol.widths == "published" or in_budget:
         return spec

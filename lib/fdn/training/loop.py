@@ -181,6 +181,8 @@ def fit(
             raise UserError(f"{name} is {reprlib.repr(value)}; expected a {cls.__name__} of {cls.__module__}")
     p, device, seeds = protocol, choose_device(device), check_seeds(seeds)
     likelihood = LIKELIHOODS[p.likelihood](p) if likelihood is None else likelihood
+    if not isinstance(likelihood, Likelihood):
+        raise UserError(f"likelihood is {reprlib.repr(likelihood)}; expected one of {Likelihood}, or None")
     x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
     n_train = len(x_train)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)

@@ -153,4 +153,6 @@ class Prediction:
         F_k(x), sigma_k(x)^2) as a ``torch.distributions`` object, batch ``(N,)``.
         """
         components = Normal(self.draws.mT, self.noise_variance.mT.sqrt())  # (N, K)
-        return MixtureSameFamily(Categorical(logits=torch.zeros_like(self.draws.mT)), components)
+        checks = None if self.draws.numel() else False  # PyTorch's fail without rows
+        weights = Categorical(logits=torch.zeros_like(self.draws.mT), validate_args=checks)
+        return MixtureSameFamily(weights, components, validate_args=checks)

@@ -183,15 +183,18 @@ def _tables_and_figures(protocol: Protocol, out: Path) -> list[str]:
         "protocol": protocol.label,
         "files here": [name for name, dataset in datasets.items() if dataset is not None],
     }
+
+    def whole(notes: list[str]) -> str:
+        return json.dumps({**content, "not drawn": notes}, indent=1) + "\n"
+
     if made_from.exists() and made_from.stat().st_mtime >= max(path.stat().st_mtime for path in paths.program()):
-        found = json.loads(made_from.read_text(encoding="utf-8"))
         folders = (out / "tables", out / "figures")
-        if found.pop("not drawn", None) == [] and found == content and all(f.is_dir() for f in folders):
+        if made_from.read_text(encoding="utf-8", errors="replace") == whole([]) and all(f.is_dir() for f in folders):
             return []
     tables.all_tables(metrics, datasets, protocol.label, out / "tables")
     _, notes = write_figures(out, metrics, datasets, protocol, out / "figures")
     with results.atomic(made_from) as path:
-        path.write_text(json.dumps({**content, "not drawn": notes}, indent=1) + "\n", encoding="utf-8")
+        path.write_text(whole(notes), encoding="utf-8")
     return notes
 
 
