@@ -223,19 +223,22 @@ print("correlation of two examples: independent, local 0; shared", [round(float(
 # %% [markdown]
 # ## 6.3 What is never written to memory
 #
-# A program of the forward kernel owns a tile of examples and draws and walks over the weights. The bias is input
-# number $d_{\mathrm{in}}$, whose activation is 1.
+# Only $\sigma$ takes work per weight (section 6.6 derives the rest). A program of the forward kernel owns a tile of
+# examples, and of draws where $z$ depends on them (LP), and walks over the weights. The bias is input number
+# $d_{\mathrm{in}}$, whose activation is 1.
 #
 # ```text
+# m  = (a outer z) times U's rows of the means             one matrix product; IC: means once for all draws
+# KL = z' G z / (2 s0^2) + ...                             G = sum of U_p' U_p over the rows of the means
 # for each tile of outputs o:
-#     m = v = 0
+#     v = 0
 #     for each tile of inputs i, the bias last:
-#         mu, rho = rows of (U, c) times z                     two small products, in registers
-#         sigma   = floor + softplus(rho);  KL += its terms    summed where mu and sigma are at hand
-#         local, moments:       m += mu a;  v += sigma^2 a^2
-#         shared, independent:  m += (mu + sigma eps) a        eps from Philox, in registers
-#     y = m + sqrt(v) n                                        local: n from Philox;  write y
-# write the KL of each example
+#         rho   = rows of (U, c) times z                   one small product, in registers
+#         sigma = floor + softplus(rho);  KL += its terms  the logarithm of products of sigmas
+#         local, moments:       v += sigma^2 a^2
+#         shared, independent:  v += sigma eps a           eps from Philox
+#     y = m + sqrt(v) n                                    local: n from Philox;  sampled: y = m + v
+# write y and the KL of each example
 # ```
 #
 # Of each weight only a tile's worth exists at a time; read are $a,z,U,c$, written are $y$ and the KL. The backward
@@ -449,8 +452,8 @@ elif interpret:
 # without a word. So each shipped tile is compiled ahead of time for two architectures (sm_80: A100, sm_90: H100), and
 # the machine code is read: registers per thread (255 at most), loads and stores of spilled registers, bytes of
 # shared memory per block (163 and 227 KiB at most). This needs Triton, but no GPU. `python -m fdn_kernels.aot` does it
-# for all tiles and precisions, with `--every` in all variants; here is the heaviest variant of each tile, named by its
-# noise, KL and output.
+# for all tiles and precisions, with `--every` in all variants. What is compiled is what the launcher would start:
+# its launches are recorded on tensors without memory. Here is the most that each kernel needs.
 
 # %%
 if not has_triton:
@@ -458,19 +461,37 @@ if not has_triton:
 elif compile_tiles:
     from fdn_kernels import aot, triton_ops
 
-    tiles = [(tile, arch) for tile in triton_ops.TILES for arch in aot.SHARED_MEMORY]
-    builds = [aot.Build(*tile, aot.variants(*tile)[0], arch=arch) for tile, arch in tiles]
-    found = aot.compile_all(builds)
-    usage = pd.DataFrame([asdict(build) | asdict(need) for build, need in found])
+    found = aot.compile_all(aot.shipped())
+    usage = pd.DataFrame([{"kernel": kernel, "sm": arch} | asdict(need) for kernel, _, arch, need in found])
     usage["KiB"] = usage["shared_bytes"] / 1024
-    usage = usage.set_index(["kernel", "form", "variant", "arch"])[["registers", "spills", "KiB"]]
-    usage = usage.unstack("arch", sort=False)
-    usage.columns = [f"{name} {arch}" for name, arch in usage.columns]
-    print("registers, spills and KiB of shared memory for sm_80 and sm_90, precision tf32x3")
-    print(usage.reset_index().to_string(index=False, float_format="{:.0f}".format))
-    print(f"without a spill and within the shared memory: {sum(aot.fits(*pair) for pair in found)} of {len(found)}")
-    print(f"scratch of the backward: at most {4 * triton_ops.SCRATCH / 2**20:.0f} MiB, beside partial sums")
-    assert all(aot.fits(*pair) for pair in found)
+    most = usage.groupby(["kernel", "sm"])[["registers", "spills", "KiB"]].max().unstack("sm")
+    most.columns = [f"{name} sm_{arch}" for name, arch in most.columns]
+    print(most.reset_index().to_string(index=False, float_format="{:.0f}".format))
+    print(f"without a spill and within the shared memory: {sum(aot.fits(*pair[2:]) for pair in found)} of {len(found)}")
+    print(f"scratch: at most {4 * triton_ops.SCRATCH / 2**20:.0f} MiB at a time, beside partial sums")
+    assert all(aot.fits(*pair[2:]) for pair in found)
+
+# %% [markdown]
+# **What need not be made for every weight.** With $\tilde a=(a,1)$ and $\tilde z=(z,1)$ the mean of an output is
+# $\sum_{ij}\tilde a_i\tilde z_jU_{oij}$: one product of $\tilde a\otimes\tilde z$ with the hypernetwork's rows for
+# the means, for all draws and examples at once. And $\sum_p\mu_p^2=\tilde z^\top G\tilde z$ with the Gram matrix
+# $G=\sum_pU_p^\top U_p$ of $(h+1)^2$ numbers, so that the KL needs no mean either. **Check** against the means.
+
+# %%
+d_in, d_out, h = 5, 3, 4
+own = np.random.default_rng(1)
+rows = own.standard_normal((d_out, d_in + 1, h + 1))  # (o, i, j): U's rows of the means, with their biases
+a_one, z_one = (np.append(own.standard_normal(n), 1.0) for n in (d_in, h))  # with a one at the end
+means = rows @ z_one  # (o, i)
+by_one_product = rows.reshape(d_out, -1) @ np.outer(a_one, z_one).ravel()
+gram = np.einsum("oij,oik->jk", rows, rows)
+print("mean by one product:", np.allclose(by_one_product, means @ a_one, rtol=1e-12))
+print("sum of squared means by the Gram matrix:", np.allclose(z_one @ gram @ z_one, np.square(means).sum(), rtol=1e-12))
+
+# %% [markdown]
+# **How long it would take, counted.** Without a GPU the machine code can still be counted: the instructions of each
+# loop times its rounds, over what the schedulers of an H100 issue. That is a floor; real times are longer.
+# `python -m fdn_kernels.aot --cost` prints it for every kernel, beside the bound of section 6.8.
 
 # %% [markdown]
 # ## 6.7 Memory and time against K and d

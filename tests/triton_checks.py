@@ -251,3 +251,18 @@ def test_gradients_that_are_not_needed_and_expanded_ones():
     leaf = weight.detach().double().requires_grad_()
     y, kl = fdn_linear(a.double(), z.double(), leaf, bias.double(), noise="local", seed=1, backend="reference")
     assert_same([weight.grad], torch.autograd.grad(y.sum() + kl.sum(), leaf))
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+def test_a_kept_variance_gives_the_gradients_of_a_computed_one(conditioning):
+    a, z, weight, bias = make((1,), 3, 5, 4, 2, 3, conditioning)
+    settings = None, torch.tensor([7]), 3, "local", "analytic", 1e-3, 1.0, 0, "tf32x3"
+    y, variance, kl = triton_ops.linear(a, z, weight, bias, *settings, keep_variance=True)
+    mean, expected, _ = triton_ops.linear(a, z, weight, bias, None, None, 3, "moments", *settings[4:])
+    assert_same([variance], [expected])
+    incoming = torch.randn_like(y), y.new_empty(0), torch.randn_like(kl)
+    found = [
+        triton_ops.linear_backward(*incoming, a, z, weight, bias, *settings, True, True, variance=kept)
+        for kept in (None, variance)
+    ]
+    assert_same(found[1], found[0])
