@@ -8,10 +8,11 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fdn import data
-from fdn.data import toy
+from fdn.data import from_frame, toy
 from fdn.errors import UserError
 
 
@@ -221,3 +222,15 @@ def test_unknown_names_get_the_closest_one():
     with pytest.raises(UserError, match="unknown data set 'zzz'; choose from step"):
         data.load("zzz")
     assert data.NAMES == ("step", "sine", "quad", "airfoil", "ccpp", "energy", "diabetes")
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-200, 1e200, 1e306])
+@pytest.mark.parametrize("column", ["y", "z"])
+def test_numbers_that_cannot_be_standardised_are_refused_without_a_warning(scale, column, recwarn):
+    n = np.arange(60.0)
+    table = pd.DataFrame({"z": n, "y": n**2 / 60}).assign(**{column: n * scale})
+    with pytest.raises(UserError, match=f"column '{column}' has numbers of a size"):
+        from_frame(table, target="y", split_column="z")
+    assert not recwarn.list
+    back = from_frame(table.assign(**{column: n * 1e100}), target="y", split_column="z")
+    assert np.isfinite(back.x_test).all() and np.isfinite(back.y_test).all()

@@ -32,7 +32,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     Raises:
         UserError: for another name, and for ``"cuda"`` where PyTorch finds no GPU.
     """
-    if isinstance(name, torch.device) and (name.type == "cpu" or name.type == "cuda" and _has(name)):
+    if isinstance(name, torch.device) and _is_there(name):
         return name
     if not isinstance(name, str) or name not in DEVICES:
         raise UserError(f"unknown device {name!r}; choose from {', '.join(DEVICES)}")
@@ -44,8 +44,11 @@ def choose_device(name: str | torch.device) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _has(gpu: torch.device) -> bool:
-    return torch.cuda.is_available() and (gpu.index is None or gpu.index < torch.cuda.device_count())
+def _is_there(device: torch.device) -> bool:
+    try:
+        return not torch.empty(0, device=device).is_meta
+    except (RuntimeError, AssertionError):  # NotImplementedError among them
+        return False
 
 
 _PRODUCTS = getattr(torch.backends.mkldnn, "matmul", None), torch.backends.cuda.matmul

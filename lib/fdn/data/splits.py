@@ -39,8 +39,8 @@ def feature_band_split(
         target: (N,) numbers.
 
     Raises:
-        UserError: a value that is not finite, a constant column, an impossible band or fraction, or a part
-            with fewer than two rows.
+        UserError: a value that is not finite or cannot be standardised, a constant column, an impossible band or
+            fraction, or a part with fewer than two rows.
 
     Source: the paper's protocol for real data and its table of split sizes.
     """
@@ -80,9 +80,13 @@ def feature_band_split(
     test = np.concatenate([id_test, ood_rows])
     rng.shuffle(test)
 
-    x_mean, x_std = _moments(x[train])  # (d,), (d,)
-    y_mean, y_std = (float(moment) for moment in _moments(y[train]))
-    x, y = (x - x_mean) / x_std, (y - y_mean) / y_std
+    with np.errstate(all="ignore"):
+        x_mean, x_std = _moments(x[train])  # (d,), (d,)
+        y_mean, y_std = (float(moment) for moment in _moments(y[train]))
+        x, y = (x - x_mean) / x_std, (y - y_mean) / y_std
+    for label, column, std in zip((*names, target_name), (*x.T, y), (*x_std, y_std), strict=True):
+        if not (0 < std < np.inf and np.isfinite(column).all()):
+            raise UserError(f"column {label!r} has numbers of a size that cannot be standardised; rescale it")
     return Dataset(
         name=name,
         x_train=x[train], y_train=y[train], x_val=x[val], y_val=y[val], x_test=x[test], y_test=y[test],
@@ -104,5 +108,5 @@ def _check_column(label: str, column: np.ndarray) -> None:
                 f"column {label!r} has {kind} values ({bad.sum()}, first in data row {bad.argmax() + 1}); "
                 f"finite numbers were expected: fill them or remove their rows"
             )
-    if np.ptp(column) == 0:
+    if (column == column[0]).all():
         raise UserError(f"column {label!r} is constant ({column[0]:g}); leave it out or choose another")

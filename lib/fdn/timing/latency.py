@@ -37,8 +37,7 @@ def measure(quick: bool = False) -> pd.DataFrame:
     """Ratios of times: columns quantity, model, size, ratio.
 
     - ``prediction``: K = size draws at the 2001 test points of step, in units of MLPNet's one pass; an ensemble's size
-    is
-      its number of members M.
+      is its number of members M.
     - ``prediction exponent``: slope of log time against log K (or log M) over all sizes.
     - ``step``: a training step (batch 64, K = 1, step task) in units of MLPNet's.
     - ``width``: a training step with two hidden layers of ``size`` units, in units of the smallest size; ``width
