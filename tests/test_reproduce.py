@@ -319,7 +319,12 @@ def test_what_must_not_be_published_is_refused(project, capsys):
         cell.write_text(text, encoding="utf-8")
     assert "another version of the numerics" in complaint()
     shutil.rmtree(paths.DEFAULT_OUT)
-    write_results(paths.DEFAULT_OUT, ["airfoil"], FDNS, [0])
+    write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0])
+    published = paths.DEFAULT_OUT / "cells" / "published"
+    (published / "step").rename(published / "airfoil")
+    for cell in published.glob("airfoil/*/*.json"):
+        text = cell.read_text(encoding="utf-8")
+        cell.write_text(text.replace('"dataset": "step"', '"dataset": "airfoil"'), encoding="utf-8")
     assert uci.SOURCES["airfoil"].how_to_get in complaint()
     script = paths.NOTEBOOKS / "03_toy.py"
     script.write_text(script.read_text(encoding="utf-8").replace("len(frame)", "frame"), encoding="utf-8")
