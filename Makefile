@@ -63,6 +63,8 @@ LAX := $(filter-out $(STRICT),$(NOTEBOOKS))
 # Two processes, each with whole files in their order: what a file prepares is prepared once.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 NBVAL := $(PYTEST) --nbval-current-env --nbval-cell-timeout 300
+NUMERIC := $(patsubst %,tests/test_%.py,kernels ops torch_ops compiled vector_math fused shapes derivatives philox metrics models \
+  objectives training inputs undisturbed regression benchmark devices tables)
 ANOTHER_PROCESSOR := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic
 
 test: export TQDM_DISABLE := 1
@@ -78,7 +80,7 @@ check: export TQDM_DISABLE := 1
 check: $(READY) ## What takes longer: all kernels, another processor, a browser, SLURM (at most 30 minutes)
 	@start=$$(date +%s); failed=; \
 	$(PYTEST) --dist load -m check || failed="$$failed long-tests"; \
-	$(ANOTHER_PROCESSOR) $(PYTEST) || failed="$$failed another-processor"; \
+	$(ANOTHER_PROCESSOR) $(PYTEST) $(NUMERIC) || failed="$$failed another-processor"; \
 	if command -v chromium > /dev/null; then $(MAKE) site-test || failed="$$failed site"; \
 	else echo "make check: left out, for want of chromium: the site in a browser (Debian: apt-get install chromium)"; fi; \
 	$(MAKE) slurm-test || failed="$$failed slurm"; \

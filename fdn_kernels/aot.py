@@ -134,7 +134,7 @@ def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
         (1, n, h),
         (1, n),
     )
-    inputs = [torch.empty(shape, device="meta") for shape in shapes]
+    inputs = [torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes]
     seed = torch.empty(1, dtype=torch.int64, device="meta")
     settings = None, seed, draws, layer.noise, layer.kl, 1e-3, 1.0, 0, layer.precision
     kept, triton_ops.KERNELS = triton_ops.KERNELS, {name: Recorder(name) for name in KERNELS}

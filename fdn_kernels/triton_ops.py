@@ -714,7 +714,7 @@ class _Call:
             if seed is not None or not self.drawn or eps is not None
             else torch.zeros(self.R, dtype=torch.int64, device=a.device)
         )
-        self.nothing = torch.empty(16, device=a.device)  # a stand-in that is never read
+        self.nothing = torch.empty(16, dtype=torch.float32, device=a.device)  # a stand-in that is never read
 
     def chunks(self) -> Iterator[_Chunk]:
         """Rectangles of draws and examples whose scratch fits ``SCRATCH``; IC.
@@ -812,7 +812,7 @@ class _Part:
 
     def kl_gradient(self, grad_kl: Tensor) -> Tensor:
         """The KL's gradient for every scale, (R, k, B), zero for draws without a KL."""
-        out = torch.zeros(self.call.R, self.scale_draws, self.examples, device=grad_kl.device)
+        out = torch.zeros(self.call.R, self.scale_draws, self.examples, dtype=torch.float32, device=grad_kl.device)
         if self.kl_draws > 0 and self.call.kl != "none":
             found = grad_kl[:, self.chunk.draws, self.chunk.examples]
             out[:, : found.shape[1], : self.n] = found

@@ -188,3 +188,16 @@ def test_static_count_of_a_compiled_loop_grows_by_its_body():
     _, code = aot.inspect(triton.compile(source, target=GPUTarget("cuda", 90, 32)))
     counts = [aot.count(code, [trips]).issued for trips in (0, 1, 2)]
     assert 3 <= counts[1] - counts[0] == counts[2] - counts[1] <= 400
+
+
+def test_the_default_type_of_the_caller_reaches_no_kernel():
+    import torch
+
+    from fdn_kernels import aot
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert aot.compile_layer(aot.Layer("LP", "local", "analytic"), 90)
+    finally:
+        torch.set_default_dtype(before)
