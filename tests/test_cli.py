@@ -621,3 +621,9 @@ def test_an_import_that_no_extra_mends_is_not_hidden(error, monkeypatch):
     monkeypatch.setattr(experiment, "load_dataset", fails)
     with pytest.raises(ImportError):
         main(["budget", "--dataset", "energy"])
+
+
+@pytest.mark.parametrize("command", [["claims", "--results"], ["collect", "--out"]])
+def test_a_folder_that_holds_nothing_is_no_results(capsys, tmp_path, command):
+    assert "holds no" in complaint(capsys, *command, str(tmp_path / "typo"))
+    assert not (tmp_path / "typo").exists()

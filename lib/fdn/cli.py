@@ -399,6 +399,8 @@ def _paper(args: argparse.Namespace) -> None:
 @command(out(what="results folder"), examples=("--out out",))
 def _collect(args: argparse.Namespace) -> None:
     """Gather the cells of a results folder into its metrics.parquet."""
+    if not any(args.out.glob("cells/*/*/*/*.json")):
+        raise UserError(f"{args.out} holds no cells to gather; `fdn run --out` writes them")
     frame = results.collect(args.out)
     print(f"Written: {console.shown_path(args.out / 'metrics.parquet')}, {len(frame)} cells")
 
@@ -489,6 +491,8 @@ def _claims(args: argparse.Namespace) -> None:
     from fdn.report import claims
     from fdn.runs import extras
 
+    if args.results is not None:
+        results.load_metrics(args.results)  # says so if there are none
     written = claims.write(args.to, extras.pool(args.results))
     print(written[1].read_text(encoding="utf-8").split("\n")[2])  # the counts
     _say_written(written)
