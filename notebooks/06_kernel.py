@@ -453,7 +453,7 @@ elif interpret:
 # the machine code is read: registers per thread (255 at most), loads and stores of spilled registers, bytes of
 # shared memory per block (163 and 227 KiB at most). This needs Triton, but no GPU. `python -m fdn_kernels.aot` does it
 # for all tiles and precisions, with `--every` in all variants. What is compiled is what the launcher would start:
-# its launches are recorded on tensors without memory. Here is the most that each kernel needs.
+# its launches are recorded on tensors without memory. Here is the most that each kernel needs in tf32x3.
 
 # %%
 if not has_triton:
@@ -461,7 +461,8 @@ if not has_triton:
 elif compile_tiles:
     from fdn_kernels import aot, triton_ops
 
-    found = aot.compile_all(aot.shipped())
+    modes = [(conditioning, noise) for conditioning in ("LP", "IC") for noise in ("local", "shared")]
+    found = aot.compile_all([aot.Layer(*mode, "analytic") for mode in modes])
     usage = pd.DataFrame([{"kernel": kernel, "sm": arch} | asdict(need) for kernel, _, arch, need in found])
     usage["KiB"] = usage["shared_bytes"] / 1024
     most = usage.groupby(["kernel", "sm"])[["registers", "spills", "KiB"]].max().unstack("sm")
