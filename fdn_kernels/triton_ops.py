@@ -10,9 +10,9 @@ softplus(R_oi z~); input number d_in is the bias's 1. The output is a mean and a
 and only s needs work per weight:
 
 - LP (z depends on the draw): the mean is one matrix product, (a~ outer z~) with U. The spread's tiles of f live in
-registers.
+  registers.
 - IC (z does not): means and f of a block of examples are written once for all draws, and multiplied with the draws'
-inputs.
+  inputs.
 - The KL's sum of m^2 is z~' G z~ with the Gram matrix G of U, (h + 1)^2, whatever the number of parameters.
 
 Nothing of size B x 2P or K x B x P is alive at once: calls run in chunks of draws and examples whose scratch fits
