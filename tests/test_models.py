@@ -9,6 +9,7 @@ import torch
 
 from fdn.errors import UserError
 from fdn.models import (
+    BASELINE,
     MODEL_NAMES,
     MODELS,
     STOCHASTIC_MODELS,
@@ -18,6 +19,7 @@ from fdn.models import (
     initial_network,
     model_grid,
     model_spec,
+    published_spec,
     solve_widths,
 )
 from fdn.protocol import AS_WRITTEN, PUBLISHED, get_protocol
@@ -169,6 +171,8 @@ def test_ic_layers_see_the_input_and_lp_layers_the_activation():
 def test_unknown_names_and_widths_are_user_errors():
     with pytest.raises(UserError, match="unknown model 'LPFDNet'; expected one of MLPNet"):
         model_spec("LPFDNet", 1, PUBLISHED)
+    with pytest.raises(UserError, match=f"unknown model '{BASELINE}'; expected one of {', '.join(MODEL_NAMES)}$"):
+        published_spec(BASELINE, PUBLISHED)  # it has no layers
     with pytest.raises(UserError, match="hidden is .0,.; expected a tuple, each of them a whole number"):
         ModelSpec("IC-FDNet", (0,), hyper=2)
     with pytest.raises(UserError, match="noise is 'loud'"):

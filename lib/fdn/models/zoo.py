@@ -41,8 +41,7 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.name not in MODELS:
-            raise UserError(f"unknown model {self.name!r}; expected one of {', '.join(MODEL_NAMES)}")
+        check_model(self.name)
         for width in ("hyper", "latent"):
             if getattr(MODELS[self.name], width) is not None and getattr(self, width) is None:
                 raise UserError(f"{self.name} needs the width {width!r}, as in {published_spec(self.name, PUBLISHED)}")
@@ -128,14 +127,19 @@ FDN_MODELS = tuple(name for name in PAPER_MODELS if MODELS[name].layer in (_ic, 
 ENSEMBLES = tuple(name for name, model in MODELS.items() if model.ensemble)
 
 
+def check_model(name: object, known: tuple[str, ...] = MODEL_NAMES) -> None:
+    """Raise UserError unless the name is a model's, or one of those that are ``known`` in its place."""
+    if not isinstance(name, str) or name not in known:
+        raise UserError(f"unknown model {name!r}; expected one of {', '.join(known)}")
+
+
 def published_spec(name: str, protocol: Protocol) -> ModelSpec:
     """The model with the published widths, hypernetworks as many times as wide as the protocol says.
 
     Raises:
         UserError: for an unknown name.
     """
-    if not isinstance(name, str) or name not in MODELS:
-        raise UserError(f"unknown model {name!r}; expected one of {', '.join((*MODEL_NAMES, BASELINE))}")
+    check_model(name)
     model = MODELS[name]
     hyper = model.hyper and max(1, round(protocol.hyper_factor * model.hyper))
     return ModelSpec(name, (model.hidden,), hyper, model.latent, protocol.ensemble_members if model.ensemble else 1)

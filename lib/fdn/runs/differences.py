@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pandas as pd
-
 from fdn import paths
 from fdn.models import FDN_MODELS, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
@@ -149,7 +147,4 @@ def collect(out: Path, folder: Path = FOLDER) -> Path:
         for d in DIFFERENCES if d.protocol
         for dataset in d.datasets for model in d.models for protocol in (PUBLISHED, d.protocol)
     }  # fmt: skip
-    key = pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]])
-    with results.atomic(folder / "metrics.parquet") as path:
-        path.write_bytes(results.sort(metrics[key.isin(wanted)]).to_parquet(index=False))
-    return folder / "metrics.parquet"
+    return results.write_metrics(folder, results.sort(results.of_blocks(metrics, wanted)))

@@ -29,7 +29,7 @@ from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name, undisturbed
 from fdn.errors import UserError
-from fdn.models import BASELINE, MODEL_NAMES, MODELS, model_spec
+from fdn.models import BASELINE, MODEL_NAMES, MODELS, check_model, model_spec
 from fdn.protocol import Protocol
 from fdn.runs import results
 from fdn.settings import Count, check_seeds, checked
@@ -195,10 +195,9 @@ def write_prediction(
 
 
 def check_models(models: Sequence[str]) -> None:
-    """Raise UserError unless every name is a model's."""
+    """Raise UserError unless every name is a model's or the baseline's."""
     for model in models:
-        if model not in (*MODEL_NAMES, BASELINE):
-            raise UserError(f"unknown model {model!r}; expected one of {', '.join((*MODEL_NAMES, BASELINE))}")
+        check_model(model, (*MODEL_NAMES, BASELINE))
 
 
 def run(

@@ -113,11 +113,9 @@ def collect(out: Path, folder: Path | None = None) -> list[Path]:
     folder = paths.EXTRAS if folder is None else folder
     metrics = results.load_metrics(out)
     wanted = set().union(*(extra.keys for extra in EXTRAS))
-    used = results.sort(metrics[pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]]).isin(wanted)])
-    with results.atomic(folder / "metrics.parquet") as path:
-        path.write_bytes(used.to_parquet(index=False))
     blocks = [block for block in results.read_sidecars(out) if _key(block) in wanted]
-    return [folder / "metrics.parquet", results.write_sidecars(folder, blocks)]
+    used = results.sort(results.of_blocks(metrics, wanted))
+    return [results.write_metrics(folder, used), results.write_sidecars(folder, blocks)]
 
 
 def pool(committed: Path | None = None, folder: Path | None = None) -> pd.DataFrame:

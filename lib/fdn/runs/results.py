@@ -21,7 +21,7 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -103,10 +103,14 @@ def _read_json(path: Path, kinds: dict[str, type | tuple[type, ...]]) -> dict | 
         raise UserError(f"{path} is damaged ({error})") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged (it holds no object)")
+    _check_kinds(path, content, kinds)
+    return content
+
+
+def _check_kinds(path: Path, content: dict, kinds: dict[str, type | tuple[type, ...]]) -> None:
     for name, kind in kinds.items():
         if not isinstance(content.get(name, kinds), kind) or isinstance(content[name], bool):
             raise UserError(f"{path} is damaged (its {name!r} is missing or of another type)")
-    return content
 
 
 _IS = {str: (is_string, is_large_string), int: (is_integer,), float: (is_floating, is_integer)}
@@ -205,11 +209,11 @@ def has_cell(out: Path, protocol: str, dataset: str, model: str, seed: int, fing
 
 def _read_cell(path: Path) -> dict | None:
     """A cell, None if there is none or if it is of other numerics; UserError if it is damaged or another place's."""
-    found = _read_json(path, {"numerics": int})
-    if found is None or found["numerics"] != NUMERICS:
+    cell = _read_json(path, {"numerics": int})
+    if cell is None or cell["numerics"] != NUMERICS:
         return None
-    metrics = {column: (int, float, type(None)) for column in SUMMARY_COLUMNS if column in found}
-    cell = _read_json(path, _CELL | metrics)
+    metrics = {column: (int, float, type(None)) for column in SUMMARY_COLUMNS if column in cell}
+    _check_kinds(path, cell, _CELL | metrics)
     own = _path(path.parents[4], "cells", cell["protocol"], cell["dataset"], cell["model"], cell["seed"], "json")
     if path != own:
         raise UserError(f"{path} is the cell of another place, {own.relative_to(path.parents[3])},")
@@ -295,8 +299,7 @@ def collect(out: Path) -> pd.DataFrame:
         cells = [cell for path in sorted(found) if (cell := _or_none(_read_cell, path))]
         frame = pd.DataFrame(cells, columns=list(COLUMNS))
         frame = sort(frame.astype(dict.fromkeys(SUMMARY_COLUMNS, "float64")))
-        with atomic(Path(out) / "metrics.parquet") as path:
-            path.write_bytes(frame.to_parquet(index=False))
+        write_metrics(out, frame)
         before = found
     if short := [names for cell in cells if (names := lacking(cell))]:
         logging.getLogger(__name__).warning(
@@ -320,7 +323,20 @@ def sort(frame: pd.DataFrame) -> pd.DataFrame:
     }
     by = pd.DataFrame({c: frame[c].map(order).fillna(len(order)) for c, order in orders.items()})
     by = pd.concat([by, frame[list(KEY)].add_prefix("name_")], axis=1)
-    return frame.loc[by.sort_values(list(by.columns)[:2] + list(by.columns)[2:]).index].reset_index(drop=True)
+    return frame.loc[by.sort_values(list(by.columns)).index].reset_index(drop=True)
+
+
+def write_metrics(folder: Path, frame: pd.DataFrame) -> Path:
+    """Write the ``metrics.parquet`` of a folder and return its path."""
+    target = Path(folder) / "metrics.parquet"
+    with atomic(target) as path:
+        path.write_bytes(frame.to_parquet(index=False))
+    return target
+
+
+def of_blocks(metrics: pd.DataFrame, wanted: Set[tuple[str, str, str]]) -> pd.DataFrame:
+    """The rows whose (data set, model, protocol) is wanted."""
+    return metrics[pd.MultiIndex.from_frame(metrics[["dataset", "model", "protocol"]]).isin(wanted)]
 
 
 def load_metrics(out: Path) -> pd.DataFrame:

@@ -44,8 +44,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
             + "; ".join(uci.SOURCES[name].how_to_get for name in absent)
         )
     committed = paths.COMMITTED_RESULTS
-    with results.atomic(committed / "metrics.parquet") as path:
-        path.write_bytes(metrics.to_parquet(index=False))
+    results.write_metrics(committed, metrics)
     _copy_points(Path(out), metrics)
     _merge_sidecars(Path(out))
     say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
