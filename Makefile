@@ -63,8 +63,8 @@ LAX := $(filter-out $(STRICT),$(NOTEBOOKS))
 # Two processes, each with whole files in their order: what a file prepares is prepared once.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 NBVAL := $(PYTEST) --nbval-current-env --nbval-cell-timeout 300
-NUMERIC := $(patsubst %,tests/test_%.py,kernels ops torch_ops compiled vector_math fused shapes derivatives philox metrics models \
-  objectives training inputs undisturbed regression benchmark devices tables)
+NUMERIC := $(filter-out %/test_bench.py %/test_triton.py,$(wildcard tests/kernels/test_*.py)) tests/models tests/training \
+  tests/test_metrics.py tests/timing/test_benchmark.py tests/report/test_tables.py
 ANOTHER_PROCESSOR := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic
 
 test: export TQDM_DISABLE := 1
@@ -96,13 +96,13 @@ same-numbers: $(READY) ## Compare every number with those of the commit REF, bit
 	@$(PY) tests/same_numbers.py --ref '$(REF)'
 
 slurm-test: $(READY) ## The workflow on a one-node SLURM (as root on Debian: apt-get install slurm-wlm munge)
-	$(PY) -m pytest -q -rs -o addopts= tests/slurm_checks.py
+	$(PY) -m pytest -q -rs -o addopts= tests/workflow/slurm_checks.py
 
 site: $(READY) ## Write the static site of the committed results to OUT/site
 	$(PY) -m fdn site --out '$(OUT)/site'
 
 site-test: site ## Read the site in a browser (Debian: apt-get install chromium)
-	SITE='$(OUT)/site' $(PY) -m pytest -q -o addopts= tests/site_checks.py
+	SITE='$(OUT)/site' $(PY) -m pytest -q -o addopts= tests/report/site_checks.py
 
 smoke: $(READY) ## Walk the whole path with few epochs (under 2 minutes)
 	$(PY) -m fdn smoke

@@ -1,6 +1,6 @@
 """Elementary functions and random numbers for compiled loops; functions are polynomials without branches that the compiler vectorises.
 
-Exact to a few units in the last place over the arguments that the loops give them (``tests/test_vector_math.py``).
+Exact to a few units in the last place over the arguments that the loops give them (``tests/kernels/test_vector_math.py``).
 """
 
 from __future__ import annotations

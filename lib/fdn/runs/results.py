@@ -40,7 +40,7 @@ from fdn.models import BASELINE, MODEL_NAMES
 from fdn.paths import segment
 from fdn.protocol import PROTOCOLS
 
-NUMERICS = 3  # raised by hand when the same cell gets other numbers; tests/test_regression.py guards it
+NUMERICS = 3  # raised by hand when the same cell gets other numbers; tests/training/test_regression.py guards it
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 A network of a thousand parameters takes a microsecond per example, and a tensor library a thousand times that per call.
 So where the protocol is the usual one (float64 on the CPU, the beta-ELBO, one draw, shared noise, a homoscedastic
 likelihood) a whole step, gradient by hand, clipping and Adam included, is one loop over the replicates. The numbers are
-those of autograd up to rounding (``tests/test_fused.py``), which computes everything else.
+those of autograd up to rounding (``tests/training/test_fused.py``), which computes everything else.
 """
 
 from __future__ import annotations

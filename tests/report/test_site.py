@@ -1,4 +1,4 @@
-"""The pages of the site and their tables, without a browser; tests/site_checks.py reads the built site in one."""
+"""The pages of the site and their tables, without a browser; tests/report/site_checks.py reads the built site in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Triton kernels against the float64 reference: in Triton's interpreter, or on a GPU. Run by ``tests/test_triton.py``.
+"""The Triton kernels against the float64 reference: in Triton's interpreter, or on a GPU. Run by ``tests/kernels/test_triton.py``.
 
 TRITON_INTERPRET=1 must be set before triton is imported, hence the process of its own and the name that pytest does not
 collect. There the cost is per program, not per number: few tiles, odd sizes.
@@ -15,7 +15,7 @@ from torch.utils import deterministic
 from fdn_kernels import aot, fdn_linear, philox, triton_ops
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-assert INTERPRETED or torch.cuda.is_available(), "run through tests/test_triton.py"
+assert INTERPRETED or torch.cuda.is_available(), "run through tests/kernels/test_triton.py"
 torch.set_num_threads(1)
 if not INTERPRETED:
     torch.set_default_device("cuda")

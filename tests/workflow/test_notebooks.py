@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from fdn.workflow.notebooks import measures_run_times
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables", "06_kernel")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}

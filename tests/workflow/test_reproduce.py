@@ -24,7 +24,7 @@ from fdn.report.pages import readme
 from fdn.runs import results
 from fdn.workflow import notebooks, reproduce
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FDNS = ("IC-FDNet", "LP-FDNet")
 
 TRAINING = """# %% tags=["parameters"]

@@ -1,6 +1,6 @@
 """The numbers of a cell change only together with ``results.NUMERICS``.
 
-After a deliberate change raise ``NUMERICS`` and record the new numbers: ``python tests/test_regression.py``.
+After a deliberate change raise ``NUMERICS`` and record the new numbers: ``python tests/training/test_regression.py``.
 """
 
 from __future__ import annotations
