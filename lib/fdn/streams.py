@@ -9,7 +9,6 @@ import functools
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,13 +42,6 @@ def _subset_table(rate: float) -> np.ndarray:
         if excess[j] < 1:
             small.append(large.pop())
     return table
-
-
-class Dropped(NamedTuple):
-    """Dropout masks of K draws that are drawn when they are used, eight units at a time; of one replicate."""
-
-    streams: Streams
-    draws: int
 
 
 class Streams:

@@ -210,3 +210,13 @@ def test_the_row_of_a_model_says_whether_its_draws_differ(name):
 def test_a_model_without_a_width_it_needs_is_refused():
     with pytest.raises(UserError, match=r"GaussHyperNet needs the width 'latent', as in ModelSpec\(.*latent=9"):
         ModelSpec("GaussHyperNet", (24,), hyper=5)
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_pass_depends_on_its_noise_and_on_nothing_else(name, training):
+    network = build_network(model_spec(name, 2, PUBLISHED), 2, PUBLISHED).double()
+    drawn = network.draw_noise(streams(), "shared", 3, 6, training)
+    x = torch.randn(6, 2, dtype=torch.float64)
+    with torch.no_grad():
+        assert torch.equal(network(x, drawn)[0], network(x, drawn)[0])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fdn.devices import to_device
 from fdn.models.posteriors import noise_shape
-from fdn.streams import Dropped, Streams
+from fdn.streams import Streams
 from fdn_kernels import mlp
 
 
@@ -18,14 +18,14 @@ class Noise(NamedTuple):
 
     kind: str  # "shared", "independent", "local" or "none"
     eps: tuple[Tensor | None, ...] = ()  # per layer, (..., K, 1 or B, P or d_out)
-    masks: tuple[Tensor | Dropped | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
+    masks: tuple[Tensor | None, ...] = ()  # per hidden activation, (..., K, B, d), True where kept
 
     def to(self, device: torch.device) -> Noise:
-        """The same numbers on a device; masks that are drawn when they are used stay on the host."""
+        """The same numbers on a device."""
         if device.type == "cpu":
             return self
-        eps = tuple(None if e is None else to_device(e, device) for e in self.eps)
-        return Noise(self.kind, eps, tuple(to_device(m, device) if isinstance(m, Tensor) else m for m in self.masks))
+        eps, masks = (tuple(None if t is None else to_device(t, device) for t in part) for part in self[1:])
+        return Noise(self.kind, eps, masks)
 
 
 class Network(nn.Module):
@@ -78,10 +78,7 @@ class Network(nn.Module):
             else:
                 eps.append(None if shape is None else streams.normal(*shape))
         masked = self.dropout > 0 and (training or self.predict_with_dropout)
-        if masked and not training and not streams.lead:
-            masks = tuple(Dropped(streams, draws) for d in hidden)
-        else:
-            masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
+        masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
         return Noise(kind, tuple(eps), masks)
 
     def forward(self, x: Tensor, noise: Noise | None = None, kl: str = "none") -> tuple[Tensor, Tensor | None]:
@@ -108,7 +105,7 @@ class Network(nn.Module):
                 f"or none; given inputs {tuple(x.shape)}, {len(noise.eps)} eps and {len(noise.masks)} masks"
             )
         eps, masks = noise.eps or (None,) * n, noise.masks or (None,) * (n - 1)
-        if self.global_weights and not any(isinstance(m, Dropped) for m in masks):
+        if self.global_weights:
             drawn = [layer.sample(noise.kind, e, kl) for layer, e in zip(self.layers, eps)]
             widths = [self.layers[0].d_in, *(layer.d_out for layer in self.layers)]
             terms = [term for _, term in drawn if term is not None]
@@ -116,15 +113,24 @@ class Network(nn.Module):
         x = x.unsqueeze(-3)  # (..., 1, B, d_in)
         a, total = x, None
         for i, layer in enumerate(self.layers):
-            if i > 0 and isinstance(masks[i - 1], Dropped):
-                a, term = layer.after_dropout(a, masks[i - 1], self.dropout), None
-            else:
-                a, term = layer(a, x, noise.kind, eps[i], kl)  # (..., K, B, d_out), (..., k, b)
+            a, term = layer(a, x, noise.kind, eps[i], kl)  # (..., K, B, d_out), (..., k, b)
             if term is not None:
                 total = term if total is None else total + term
             if i == len(self.layers) - 1:
                 break
             a = a.relu() if torch.is_grad_enabled() else a.relu_()  # (..., K, B, d)
-            if isinstance(masks[i], Tensor):
+            if masks[i] is not None:
                 a = a * masks[i] / (1 - self.dropout)
         return a, total
+
+    def predict_with_masks(self, x: Tensor, streams: Streams, draws: int) -> Tensor:
+        """Outputs ``(K, B, d_out)`` of point weights at x ``(B, d_in)``, with dropout masks for each draw and example.
+
+        Only units that are not 0 are given a mask, so how many numbers the streams (of one replicate) give depends on
+        the activations.
+        """
+        first, *others = self.layers
+        a, _ = first(x.unsqueeze(-3), x, "none", None, "none")  # (1, B, d)
+        for layer in others:
+            a = layer.after_dropout(a.relu_(), streams, self.dropout, draws)  # (K, B, d)
+        return a

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fdn.settings import NonNegative, Scale, checked
-from fdn.streams import Dropped
+from fdn.streams import Streams
 from fdn_kernels import WeightGaussian, affine, dropout_linear, fdn_linear, matvec, relu_affine
 from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
 
@@ -76,10 +76,10 @@ class PointLinear(nn.Module):
         """The layer's parameters, ``(..., 1, 1, P)``, and no KL."""
         return torch.cat([self.linear.weight.flatten(-2), self.linear.bias], -1)[..., None, None, :], None
 
-    def after_dropout(self, a: Tensor, dropped: Dropped, rate: float) -> Tensor:
+    def after_dropout(self, a: Tensor, streams: Streams, rate: float, draws: int) -> Tensor:
         """The layer on a masked anew for each draw and example: a ``(1 or K, B, d_in)`` to ``(K, B, d_out)``."""
-        masks = functools.partial(dropped.streams.subsets, rate)
-        return dropout_linear(a, masks, rate, self.linear.weight, self.linear.bias, dropped.draws)
+        masks = functools.partial(streams.subsets, rate)
+        return dropout_linear(a, masks, rate, self.linear.weight, self.linear.bias, draws)
 
 
 class HyperLinear(nn.Module):

@@ -40,6 +40,13 @@ class Stack:
             self._slots.append((module, attribute, parameter.shape))
             self._sizes.append(parameter.numel())
 
+    def bind(self, flat: Tensor) -> Network:
+        """The network with parameters ``(..., n)``, until it is bound to others."""
+        for (module, attribute, shape), part in zip(self._slots, flat.split(self._sizes, dim=-1)):
+            part = part if len(shape) == 1 else part.view(*part.shape[:-1], *shape)  # (..., *shape)
+            object.__setattr__(module, attribute, part)
+        return self.network
+
     def __call__(
         self, flat: Tensor, x: Tensor, noise: Noise | None = None, kl: str = "none"
     ) -> tuple[Tensor, Tensor | None]:
@@ -47,10 +54,7 @@ class Stack:
 
         Returns what :meth:`Network.forward` does.
         """
-        for (module, attribute, shape), part in zip(self._slots, flat.split(self._sizes, dim=-1)):
-            part = part if len(shape) == 1 else part.view(*part.shape[:-1], *shape)  # (..., *shape)
-            object.__setattr__(module, attribute, part)
-        return self.network(x, noise, kl)
+        return self.bind(flat)(x, noise, kl)
 
     def extract(self, row: Tensor) -> Network:
         """One replicate as an ordinary module; row ``(n,)``."""

@@ -106,6 +106,9 @@ def predict_outputs(stack: Stack, row: Tensor, x: Tensor, streams: Streams, draw
     noise = None
     with torch.no_grad():
         for part, out in zip(x.split(size, dim=-2), outputs.split(size, dim=-2)):
+            if network.draws_masks_late and not streams.lead:
+                out.copy_(stack.bind(row).predict_with_masks(part, streams, draws))
+                continue
             noise = network.draw_noise(streams, kind, draws, part.shape[-2], training=False, same_pass=noise)
             noise = noise.to(row.device)
             if not fused.draws(stack, row, part, noise, out):
