@@ -9,6 +9,7 @@ weight rhos, bias means, bias rhos. ``layers`` is a table of integers with a row
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,13 +43,8 @@ def _combine(w, at, bias, x, n, out):
     """out = bias + sum of w[at + i] x[i] over i < n, (B,); six terms for each time the sum is read and written."""
     for i in range(0, n, 6):
         w0, w1, w2, w3, w4, w5 = w[at + i], 0.0, 0.0, 0.0, 0.0, 0.0
-        i1, i2, i3, i4, i5 = (
-            min(i + 1, n - 1),
-            min(i + 2, n - 1),
-            min(i + 3, n - 1),
-            min(i + 4, n - 1),
-            min(i + 5, n - 1),
-        )
+        i1, i2, i3 = min(i + 1, n - 1), min(i + 2, n - 1), min(i + 3, n - 1)
+        i4, i5 = min(i + 4, n - 1), min(i + 5, n - 1)
         if i + 1 < n:
             w1 = w[at + i1]
         if i + 2 < n:
@@ -98,7 +94,7 @@ def _relu(x):
 
 @njit(**INNER)
 def _relu_backward(x, scale, grad):
-    """Gradient before a ReLU (and dropout, whose kept units were multiplied by ``scale``) from that after it, in place."""
+    """The gradient after a ReLU (and dropout, which multiplied kept units by ``scale``) becomes that before it."""
     for i in range(x.shape[0]):
         for b in range(x.shape[1]):
             grad[i, b] = 0.0 if x[i, b] <= 0 else grad[i, b] * scale
@@ -127,7 +123,7 @@ def _distribution(w, bias, z, d_out, floor, outputs, slope):
 
 @njit(**INNER)
 def _sample_fdn(outputs, eps, a, at, out):
-    """out = W a + b with (W, b) = mean + sigma eps from :func:`_distribution`, for as many columns from ``at`` on as it has."""
+    """out = W a + b, (W, b) = mean + sigma eps, for the columns of :func:`_distribution`, from ``at`` on."""
     d_in, d_out, batch = a.shape[0], out.shape[0], outputs.shape[1]
     n = d_in * d_out
     for o in range(d_out):
@@ -149,22 +145,9 @@ def _sample_fdn(outputs, eps, a, at, out):
 
 @njit(**INNER)
 def _sample_fdn_backward(
-    grad_out,
-    kl_weight,
-    precision,
-    w,
-    z,
-    a,
-    eps,
-    outputs,
-    slope,
-    need_a,
-    grad_outputs,
-    grad_w,
-    grad_bias,
-    grad_z,
-    grad_a,
-):
+    grad_out, kl_weight, precision, w, z, a, eps, outputs, slope, need_a,
+    grad_outputs, grad_w, grad_bias, grad_z, grad_a,
+):  # fmt: skip
     """Sets the gradients of outputs, w, bias and z, and adds that of a.
 
     ``kl_weight`` is the KL's weight for each example.
@@ -279,157 +262,150 @@ def _adam(parameters, grad, first, second, step, rate):
         parameters[i] -= size * first[i] / (math.sqrt(second[i]) / root + 1e-8)
 
 
+class _Work(NamedTuple):
+    """What a step keeps of one replicate: of an FDN's weights for every example, of others' one of each."""
+
+    a: np.ndarray  # inputs of all layers, (units, B)
+    grad_a: np.ndarray
+    z: np.ndarray  # hidden units of all hypernetworks, (units, B or 1)
+    grad_z: np.ndarray  # of one hypernetwork
+    outputs: np.ndarray  # FDN: means and sigmas, (2P, B)
+    grad_outputs: np.ndarray
+    slope: np.ndarray  # FDN: dsigma/drho, (P, B)
+    mean: np.ndarray  # others: (P,)
+    scale: np.ndarray
+    scale_slope: np.ndarray
+    theta: np.ndarray
+    grad_theta: np.ndarray
+
+
+@njit(**INNER)
+def _weights(layer):
+    """Where a layer's weights and biases lie among those of all layers."""
+    return slice(layer[WEIGHTS], layer[WEIGHTS] + layer[D_OUT] * (layer[D_IN] + 1))
+
+
+@njit(**INNER)
+def _forward(layer, parameters, eps, exponential, floor, work, out):
+    """A layer's outputs, (d_out, B), with weights drawn by eps, (all P,)."""
+    d_in, d_out, h, signal, p = layer[D_IN], layer[D_OUT], layer[HYPER], layer[SIGNAL], _weights(layer)
+    inputs, hidden = work.a[layer[INPUTS] : layer[INPUTS] + d_in], work.z[layer[HIDDEN] : layer[HIDDEN] + h]
+    if layer[KIND] >= INPUT:
+        n_outputs, rows = 2 * d_out * (d_in + 1), slice(2 * p.start, 2 * p.stop)
+        hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[PARAMETERS], signal, h, n_outputs)
+        _affine(hidden_w, hidden_b, inputs if layer[KIND] == PREVIOUS else work.a[:signal], hidden)
+        _relu(hidden)
+        _distribution(w, bias, hidden, d_out, floor, work.outputs[rows], work.slope[p])
+        _sample_fdn(work.outputs[rows], eps[p], inputs, 0, out)
+    else:
+        theta, n = work.theta[p], d_out * d_in
+        gaussian = work.mean[p], work.scale[p], work.scale_slope[p]
+        _sample_global(layer, parameters, eps[p], exponential, floor, hidden, *gaussian, theta)
+        _affine(theta[:n], theta[n:], inputs, out)
+
+
+@njit(**INNER)
+def _backward(layer, parameters, eps, beta, precision, need_a, grad_out, work, grad):
+    """Sets the gradients of a layer's parameters in grad and adds that of its inputs to work's."""
+    d_in, d_out, h, signal, p = layer[D_IN], layer[D_OUT], layer[HYPER], layer[SIGNAL], _weights(layer)
+    before, hidden = slice(layer[INPUTS], layer[INPUTS] + d_in), work.z[layer[HIDDEN] : layer[HIDDEN] + h]
+    inputs, grad_inputs = work.a[before], work.grad_a[before]
+    if layer[KIND] >= INPUT:
+        n_outputs, at, rows = 2 * d_out * (d_in + 1), layer[PARAMETERS], slice(2 * p.start, 2 * p.stop)
+        hidden_w, _, w, _ = _hypernet_parts(parameters, at, signal, h, n_outputs)
+        grad_hidden_w, grad_hidden_b, grad_w, grad_b = _hypernet_parts(grad, at, signal, h, n_outputs)
+        _sample_fdn_backward(
+            grad_out, beta / grad_out.shape[1], precision, w, hidden, inputs, eps[p], work.outputs[rows], work.slope[p],
+            need_a, work.grad_outputs[rows], grad_w, grad_b, work.grad_z[:h], grad_inputs,
+        )  # fmt: skip
+        _relu_backward(hidden, 1.0, work.grad_z[:h])
+        previous = layer[KIND] == PREVIOUS
+        conditioned_on, need_signal = inputs if previous else work.a[:signal], previous and need_a
+        _affine_backward(
+            hidden_w, conditioned_on, work.grad_z[:h], grad_hidden_w, grad_hidden_b, need_signal, grad_inputs
+        )
+    else:
+        theta, grad_theta, n = work.theta[p], work.grad_theta[p], d_out * d_in
+        _affine_backward(theta[:n], inputs, grad_out, grad_theta[:n], grad_theta[n:], need_a, grad_inputs)
+        gaussian = work.mean[p], work.scale[p], work.scale_slope[p]
+        _sample_global_backward(layer, parameters, grad_theta, beta, precision, eps[p], hidden, *gaussian, grad)
+
+
 @njit(**FAST)
 def train(
-    layers,
-    flat,
-    x,
-    y,
-    eps,
-    keep,
-    beta,
-    dropout,
-    exponential,
-    floor,
-    prior_scale,
-    clip,
-    rate,
-    step,
-    first,
-    second,
-    grads,
-    work,
-):
+    layers, flat, x, y, eps, keep, beta, dropout, exponential, floor, prior_scale, clip, rate, step, first, second,
+    grads, memory,
+):  # fmt: skip
     """The gradient of every replicate, (R, n), and, for step > 0, an update of flat (R, n) and Adam's moments.
 
     x (R' or R, B, d) and y (R' or R, B), where R' divides R and consecutive replicates share them; eps (R, all P), keep
-    (R, hidden units, B) or empty; clip <= 0: none; work: 5 numbers for every weight and example of an FDN, else 5.
+    (R, hidden units, B) or empty; clip <= 0: none; memory: 5 numbers for every weight and example of an FDN, else 5.
     """
-    n_layers, batch = len(layers), x.shape[1]
-    last = layers[-1]
-    n_weights = last[WEIGHTS] + last[D_OUT] * (last[D_IN] + 1)
-    conditioned = layers[0, KIND] >= INPUT
-    n_rows, columns = (n_weights, batch) if conditioned else (1, 1)
-    size = n_rows * columns
-    outputs, slope = work[: 2 * size].reshape(2 * n_rows, columns), work[2 * size : 3 * size].reshape(n_rows, columns)
-    grad_outputs = work[3 * size : 5 * size].reshape(2 * n_rows, columns)
-    grad_z = np.empty((max(layers[:, HYPER]), columns))
-    means, scales, slopes, theta = np.empty(n_weights), np.empty(n_weights), np.empty(n_weights), np.empty(n_weights)
-    grad_theta = np.empty(n_weights)
-    z = np.empty((last[HIDDEN] + last[HYPER], columns))
-    a, grad_a = np.empty((last[INPUTS] + last[D_IN], batch)), np.empty((last[INPUTS] + last[D_IN], batch))
+    n_layers, batch, last = len(layers), x.shape[1], layers[-1]
+    n_weights, n_inputs = last[WEIGHTS] + last[D_OUT] * (last[D_IN] + 1), last[INPUTS] + last[D_IN]
+    rows, columns = (n_weights, batch) if layers[0, KIND] >= INPUT else (1, 1)
+    size = rows * columns
+    work = _Work(
+        np.empty((n_inputs, batch)), np.empty((n_inputs, batch)),
+        np.empty((last[HIDDEN] + last[HYPER], columns)), np.empty((max(layers[:, HYPER]), columns)),
+        memory[: 2 * size].reshape(2 * rows, columns), memory[3 * size : 5 * size].reshape(2 * rows, columns),
+        memory[2 * size : 3 * size].reshape(rows, columns),
+        np.empty(n_weights), np.empty(n_weights), np.empty(n_weights), np.empty(n_weights), np.empty(n_weights),
+    )  # fmt: skip
     out, grad_out = np.empty((1, batch)), np.empty((1, batch))
     precision, kept_scale = 1 / prior_scale**2, 1 / (1 - dropout)
     for r in range(len(flat)):
-        parameters, grad, rx = flat[r], grads[r], r // (len(flat) // len(x))
+        rx = r // (len(flat) // len(x))
         for i in range(layers[0, D_IN]):
             for b in range(batch):
-                a[i, b] = x[rx, b, i]
+                work.a[i, b] = x[rx, b, i]
         for l in range(n_layers):
-            layer = layers[l]
-            d_in, d_out, h, signal = layer[D_IN], layer[D_OUT], layer[HYPER], layer[SIGNAL]
-            inputs = a[layer[INPUTS] : layer[INPUTS] + d_in]
-            after = out if l == n_layers - 1 else a[layer[INPUTS] + d_in : layer[INPUTS] + d_in + d_out]
-            p = slice(layer[WEIGHTS], layer[WEIGHTS] + d_out * (d_in + 1))
-            hidden = z[layer[HIDDEN] : layer[HIDDEN] + h]
-            if conditioned:
-                n_outputs = 2 * d_out * (d_in + 1)
-                hidden_w, hidden_b, w, bias = _hypernet_parts(parameters, layer[PARAMETERS], signal, h, n_outputs)
-                _affine(hidden_w, hidden_b, inputs if layer[KIND] == PREVIOUS else a[:signal], hidden)
-                _relu(hidden)
-                rows = slice(2 * p.start, 2 * p.stop)
-                _distribution(w, bias, hidden, d_out, floor, outputs[rows], slope[p])
-                _sample_fdn(outputs[rows], eps[r, p], inputs, 0, after)
-            else:
-                _sample_global(
-                    layer, parameters, eps[r, p], exponential, floor, hidden, means[p], scales[p], slopes[p], theta[p]
-                )
-                n = d_out * d_in
-                _affine(theta[p][:n], theta[p][n:], inputs, after)
+            d_out, at = layers[l, D_OUT], layers[l, INPUTS] + layers[l, D_IN]
+            after = out if l == n_layers - 1 else work.a[at : at + d_out]
+            _forward(layers[l], flat[r], eps[r], exponential, floor, work, after)
             if l < n_layers - 1:
                 _relu(after)
                 if keep.size:
-                    at = layer[INPUTS] + d_in - layers[0, D_IN]
                     for i in range(d_out):
                         for b in range(batch):
-                            after[i, b] *= kept_scale if keep[r, at + i, b] else 0.0
+                            after[i, b] *= kept_scale if keep[r, at - layers[0, D_IN] + i, b] else 0.0
         for b in range(batch):
             grad_out[0, b] = 2 * (out[0, b] - y[rx, b]) / batch
-        grad_a[:, :] = 0.0
+        work.grad_a[:, :] = 0.0
         for l in range(n_layers - 1, -1, -1):
-            layer = layers[l]
-            d_in, d_out, h, signal = layer[D_IN], layer[D_OUT], layer[HYPER], layer[SIGNAL]
-            before = slice(layer[INPUTS], layer[INPUTS] + d_in)
-            inputs, grad_inputs = a[before], grad_a[before]
-            p = slice(layer[WEIGHTS], layer[WEIGHTS] + d_out * (d_in + 1))
-            hidden = z[layer[HIDDEN] : layer[HIDDEN] + h]
-            if l == n_layers - 1:
-                incoming = grad_out
-            else:
-                units = slice(layer[INPUTS] + d_in, layer[INPUTS] + d_in + d_out)
-                incoming = grad_a[units]
-                _relu_backward(a[units], kept_scale if keep.size else 1.0, incoming)
-            if conditioned:
-                n_outputs, at = 2 * d_out * (d_in + 1), layer[PARAMETERS]
-                hidden_w, _, w, _ = _hypernet_parts(parameters, at, signal, h, n_outputs)
-                grad_hidden_w, grad_hidden_b, grad_w, grad_b = _hypernet_parts(grad, at, signal, h, n_outputs)
-                rows = slice(2 * p.start, 2 * p.stop)
-                _sample_fdn_backward(
-                    incoming, beta / batch, precision, w, hidden, inputs, eps[r, p], outputs[rows], slope[p],
-                    l > 0, grad_outputs[rows], grad_w, grad_b, grad_z[:h], grad_inputs,
-                )  # fmt: skip
-                _relu_backward(hidden, 1.0, grad_z[:h])
-                previous = layer[KIND] == PREVIOUS
-                _affine_backward(
-                    hidden_w, inputs if previous else a[:signal], grad_z[:h], grad_hidden_w, grad_hidden_b, previous and l > 0,
-                    grad_inputs,
-                )  # fmt: skip
-            else:
-                n = d_out * d_in
-                weights, gradients = theta[p], grad_theta[p]
-                _affine_backward(weights[:n], inputs, incoming, gradients[:n], gradients[n:], l > 0, grad_inputs)
-                _sample_global_backward(
-                    layer,
-                    parameters,
-                    gradients,
-                    beta,
-                    precision,
-                    eps[r, p],
-                    hidden,
-                    means[p],
-                    scales[p],
-                    slopes[p],
-                    grad,
-                )
+            incoming = grad_out
+            if l < n_layers - 1:
+                at = layers[l, INPUTS] + layers[l, D_IN]
+                units = slice(at, at + layers[l, D_OUT])
+                incoming = work.grad_a[units]
+                _relu_backward(work.a[units], kept_scale if keep.size else 1.0, incoming)
+            _backward(layers[l], flat[r], eps[r], beta, precision, l > 0, incoming, work, grads[r])
         if step > 0:
             if clip > 0:
-                _clip(grad, clip)
-            _adam(parameters, grad, first[r], second[r], step, rate)
+                _clip(grads[r], clip)
+            _adam(flat[r], grads[r], first[r], second[r], step, rate)
 
 
 @njit(**FAST)
 def draw(layers, parameters, x, eps, floor, y):
-    """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out). What no draw changes is computed once.
+    """Draws of a network of FDN layers: x (B, d), eps (K, all P) to y (K, B, d_out).
 
-    That is also the mean and the spreads of the first layer's outputs, with which all its draws are one matrix product.
+    What no draw changes is computed once. With the mean and the spreads of the first layer's outputs all its draws are
+    one matrix product.
     """
     batch, draws, first, last, n_layers = x.shape[0], len(eps), layers[0], layers[-1], len(layers)
     n_blocks = -(-batch // _EXAMPLES)
-    block = (
-        -(-batch // (8 * n_blocks)) * 8
-    )  # whole vectors; the columns after a block's examples hold those of the block before
-    many, few = (
-        min(draws, max(1, _COLUMNS // block)),
-        min(draws, max(1, _CACHED // block)),
-    )  # draws of the first layer, of the others
+    # whole vectors; the columns after a block's examples hold those of the block before
+    block = -(-batch // (8 * n_blocks)) * 8
+    # draws of the first layer, of the others
+    many, few = min(draws, max(1, _COLUMNS // block)), min(draws, max(1, _CACHED // block))
     n_weights, d = last[WEIGHTS] + last[D_OUT] * (last[D_IN] + 1), x.shape[1]
     outputs, slope = np.empty((2 * n_weights, block)), np.empty((n_weights, 0))  # of layers that no draw changes
     columns = np.zeros((d, block))
     terms, factors = np.empty((first[D_OUT], d + 2, block)), np.empty((first[D_OUT], draws, d + 2))
     drawn = np.empty((first[D_OUT], many, block))  # by the first layer
-    work = np.empty(
-        (last[INPUTS] + last[D_IN] + last[D_OUT]) * few * block
-    )  # the outputs of the layers, each contiguous
+    # the outputs of the layers, each contiguous
+    work = np.empty((last[INPUTS] + last[D_IN] + last[D_OUT]) * few * block)
     for o in range(first[D_OUT]):
         for k in range(draws):
             factors[o, k, 0], factors[o, k, 1] = 1.0, eps[k, d * first[D_OUT] + o]
@@ -441,7 +417,7 @@ def draw(layers, parameters, x, eps, floor, y):
                 columns[i, b] = x[start + b, i]
         for l in range(n_layers):
             if l == 0 or layers[l, KIND] == INPUT:
-                p = slice(layers[l, WEIGHTS], layers[l, WEIGHTS] + layers[l, D_OUT] * (layers[l, D_IN] + 1))
+                p = _weights(layers[l])
                 w, bias, z = _hypernet(layers[l], parameters, columns)
                 _distribution(w, bias, z, layers[l, D_OUT], floor, outputs[2 * p.start : 2 * p.stop], slope[p])
         _first_layer_terms(outputs, columns, terms)
@@ -461,7 +437,7 @@ def draw(layers, parameters, x, eps, floor, y):
                         after[o, j * block + b] = 0.0 if value < 0 and n_layers > 1 else value
             for l in range(1, n_layers):
                 layer = layers[l]
-                p = slice(layer[WEIGHTS], layer[WEIGHTS] + layer[D_OUT] * (layer[D_IN] + 1))
+                p = _weights(layer)
                 at = (layer[INPUTS] - d + layer[D_IN]) * n * block
                 inputs, after = after, work[at : at + layer[D_OUT] * n * block].reshape(layer[D_OUT], n * block)
                 if layer[KIND] == INPUT:
@@ -543,7 +519,7 @@ def draw_weights(layers, parameters, eps, exponential, floor, theta):
     mean, scale, slope, z = np.empty(n), np.empty(n), np.empty(n), np.empty((last[HIDDEN] + last[HYPER], 1))
     for l in range(len(layers)):
         layer = layers[l]
-        p = slice(layer[WEIGHTS], layer[WEIGHTS] + layer[D_OUT] * (layer[D_IN] + 1))
+        p = _weights(layer)
         hidden = z[layer[HIDDEN] : layer[HIDDEN] + layer[HYPER]]
         _sample_global(
             layer, parameters, eps[0, p], exponential, floor, hidden, mean[p], scale[p], slope[p], theta[0, p]

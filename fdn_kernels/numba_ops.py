@@ -61,9 +61,10 @@ def sample_with_kl(gaussian, scale, a, eps, prior_scale, y, kl):
 
 @_compiled
 def sample_with_kl_backward(grad_y, grad_kl, gaussian, scale, a, eps, prior_scale, need_a, grad, grad_a):
-    """Gradients of :func:`sample_with_kl`'s mu and of rho (first and last P rows of grad, (R, 2P, K, B)) and, added to grad_a, of a.
+    """Gradients of :func:`sample_with_kl`.
 
-    The last P rows of gaussian are u = 1 + e^rho: dsigma/drho = 1 - 1 / u.
+    Of mu and rho to the first and last P rows of grad (R, 2P, K, B); that of a is added to grad_a. The last P rows of
+    gaussian are u = 1 + e^rho: dsigma/drho = 1 - 1 / u.
     """
     (replicates, d_in, draws, batch), d_out, n = a.shape, grad_y.shape[1], scale.shape[1]
     n_weights, precision, shared = d_in * d_out, 1 / prior_scale**2, eps.shape[3] == 1
@@ -117,13 +118,9 @@ def mlp(theta, widths, x, y):
     B) to y (R, K, d_out, B). Where there is one output, the units of the last hidden layer are added to it as soon as
     they are there.
     """
-    block, n_layers, widest = (
-        min(256, x.shape[2]),
-        widths.size - 1,
-        widths.max(),
-    )  # examples whose activations stay in cache
+    n_layers, block = widths.size - 1, min(256, x.shape[2])  # examples whose activations stay in cache
     one = n_layers > 1 and widths[n_layers] == 1
-    activations = np.zeros((2, widest + 1, block))  # the last row stays 0
+    activations = np.zeros((2, widths.max() + 1, block))  # the last row stays 0
     for r in range(theta.shape[0]):
         for k in range(theta.shape[1]):
             for start in range(0, x.shape[2], block):
@@ -137,11 +134,9 @@ def mlp(theta, widths, x, y):
                         _units_and_output(theta[r, k, at:], d_in, d_out, before, y[r, k, 0, start : start + batch])
                         break
                     for o in range(d_out):
-                        out = (
-                            y[r, k, o, start : start + batch]
-                            if layer == n_layers - 1
-                            else activations[1 - layer % 2, o, :batch]
-                        )
+                        out = activations[1 - layer % 2, o, :batch]
+                        if layer == n_layers - 1:
+                            out = y[r, k, o, start : start + batch]
                         _weighted_sum(theta[r, k], at + o * d_in, theta[r, k, at + d_out * d_in + o], before, d_in, out)
                         for b in range(batch if layer < n_layers - 1 else 0):
                             out[b] = 0.0 if out[b] < 0 else out[b]
@@ -171,9 +166,10 @@ def _weighted_sum(w, at, bias, x, n, out):
 
 @njit(**INNER)
 def _units_and_output(theta, d_in, width, x, out):
-    """A layer of ReLUs and the one output after it, (B,), from the parameters of both; x has at least d_in + 1 rows, the last 0.
+    """A layer of ReLUs and the one output after it, (B,), from the parameters of both.
 
-    Two units share what is read, and with one, five or six inputs they never leave the registers.
+    x has at least d_in + 1 rows, the last 0. Two units share what is read, and with one, five or six inputs they never
+    leave the registers.
     """
     biases, outputs, zero, units = d_in * width, (d_in + 1) * width, x.shape[0] - 1, np.empty((2, out.size))
     w, rows = np.zeros((2, 6)), np.full(6, zero)
@@ -207,85 +203,11 @@ def _units_and_output(theta, d_in, width, x, out):
 
 
 @_compiled
-def mlp_forward(theta, widths, x, keep, rate, hidden, y):
-    """As :func:`mlp`, with dropout where keep (R, K, H, B) has a size, H hidden units in all.
-
-    Keeps their activations in hidden.
-    """
-    draws, batch, scale = theta.shape[1], x.shape[2], 1 / (1 - rate)
-    for r in range(theta.shape[0]):
-        rx = r if x.shape[0] > 1 else 0
-        for k in range(draws):
-            at, above, below = 0, 0, 0  # first parameter, first unit after the layer and before it
-            for layer in range(widths.size - 1):
-                d_in, d_out = widths[layer], widths[layer + 1]
-                for o in range(d_out):
-                    out = y[r, k, o] if layer == widths.size - 2 else hidden[r, k, above + o]
-                    bias = theta[r, k, at + d_out * d_in + o]
-                    for b in range(batch):
-                        out[b] = bias
-                    for i in range(d_in):
-                        w = theta[r, k, at + o * d_in + i]
-                        a = x[rx, i] if layer == 0 else hidden[r, k, below + i]
-                        for b in range(batch):
-                            out[b] += w * a[b]
-                    if layer == widths.size - 2:
-                        continue
-                    if keep.size:
-                        kept = keep[r, k, above + o]
-                        for b in range(batch):
-                            out[b] = 0.0 if out[b] < 0 or not kept[b] else out[b] * scale
-                    else:
-                        for b in range(batch):
-                            out[b] = 0.0 if out[b] < 0 else out[b]
-                at += d_out * (d_in + 1)
-                below, above = above, above + d_out
-
-
-@_compiled
-def mlp_backward(grad_y, theta, widths, x, scale, hidden, grad_hidden, grad_theta):
-    """Gradient of :func:`mlp_forward`'s theta; grad_hidden has the shape of hidden, scale is 1 / (1 - rate)."""
-    draws, batch, n_layers = theta.shape[1], x.shape[2], widths.size - 1
-    for r in range(theta.shape[0]):
-        rx = r if x.shape[0] > 1 else 0
-        for k in range(draws):
-            at, above = theta.shape[2], hidden.shape[2]
-            for layer in range(n_layers - 1, -1, -1):
-                d_in, d_out = widths[layer], widths[layer + 1]
-                at -= d_out * (d_in + 1)
-                below = above - d_in
-                for i in range(d_in if layer > 0 else 0):
-                    for b in range(batch):
-                        grad_hidden[r, k, below + i, b] = 0.0
-                for o in range(d_out):
-                    g = grad_y[r, k, o] if layer == n_layers - 1 else grad_hidden[r, k, above + o]
-                    total = 0.0
-                    for b in range(batch):
-                        total += g[b]
-                    grad_theta[r, k, at + d_out * d_in + o] = total
-                    for i in range(d_in):
-                        a = x[rx, i] if layer == 0 else hidden[r, k, below + i]
-                        total = 0.0
-                        for b in range(batch):
-                            total += g[b] * a[b]
-                        grad_theta[r, k, at + o * d_in + i] = total
-                        if layer > 0:
-                            w, grad_a = theta[r, k, at + o * d_in + i], grad_hidden[r, k, below + i]
-                            for b in range(batch):
-                                grad_a[b] += w * g[b]
-                for i in range(d_in if layer > 0 else 0):
-                    grad_a, a = grad_hidden[r, k, below + i], hidden[r, k, below + i]
-                    for b in range(batch):
-                        grad_a[b] = 0.0 if a[b] <= 0 else grad_a[b] * scale
-                above = below
-
-
-@_compiled
 def dropout_linear(a, subsets, rate, weight, bias, y):
-    """weight (dropout of a) + bias: the sum over all units that are not 0, less the dropped ones, as :mod:`fdn_kernels.torch_ops` says.
+    """weight (dropout of a) + bias, see :mod:`fdn_kernels.torch_ops`.
 
-    Draws that share their activations look up the sums of the subsets of eight units. a (1 or K, B, d_in), weight
-    (d_out, d_in), bias (d_out,) to y (K, B, d_out).
+    That is the sum over all units that are not 0, less the dropped ones. Draws that share their activations look up
+    the sums of the subsets of eight units. a (1 or K, B, d_in), weight (d_out, d_in), bias (d_out,) to y (K, B, d_out).
     """
     (draws, batch, d_out), d_in, each = y.shape, a.shape[2], y.shape[0] // a.shape[0]
     total, products, dropped = np.empty(d_out), np.empty((d_in + 7, d_out)), np.empty((each, d_out))

@@ -93,20 +93,17 @@ def mlp(
     """
     masks = [m for m in masks if m is not None]
     _check_network(x, thetas, widths, masks, rate)
-    training = torch.is_grad_enabled()
-    if not all(map(_is_plain, (x, *thetas))) or training and x.requires_grad or not x.numel():
+    if torch.is_grad_enabled() or masks or not all(map(_is_plain, (x, *thetas))) or not x.numel():
         return _mlp_of_layers(x, thetas, masks, rate)
-    *lead, draws = torch.broadcast_shapes((*x.shape[:-2], 1), *(t.shape[:-2] for t in (*thetas, *masks)))
+    *lead, draws = torch.broadcast_shapes((*x.shape[:-2], 1), *(t.shape[:-2] for t in thetas))
     theta = torch.cat([t.expand(*lead, draws, 1, t.shape[-1]) for t in thetas], -1)
     theta = theta.reshape(-1, draws, theta.shape[-1])  # (R, K, P)
     x = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) if x.dim() > 2 else x[None]
-    columns = x.mT.contiguous()  # (1 or R, d, B)
-    if training or masks:
-        keep = [m.expand(*lead, draws, *m.shape[-2:]).mT.reshape(len(theta), draws, -1, x.shape[1]) for m in masks]
-        y = _MLP.apply(theta, columns, torch.cat(keep, 2) if len(keep) > 1 else keep[0] if keep else None, rate, widths)
-    else:
-        y = x.new_empty(len(theta), draws, widths[-1], x.shape[1])
-        _call(numba_ops.mlp, "RKP L rIB RKOB", theta, np.array(widths), columns, y, **_network_sizes(widths))
+    y = x.new_empty(len(theta), draws, widths[-1], x.shape[1])
+    _call(
+        numba_ops.mlp, "RKP L rIB RKOB", theta, np.array(widths), x.mT.contiguous(), y,
+        P=theta.shape[-1], I=widths[0], O=widths[-1], L=len(widths),
+    )  # fmt: skip
     return y.mT.reshape(*lead, draws, x.shape[1], widths[-1])
 
 
@@ -128,12 +125,6 @@ def _check_network(
         raise ValueError(f"rate is {rate}; expected a rate in [0, 1)")
 
 
-def _network_sizes(widths: Sequence[int]) -> dict[str, int]:
-    """Sizes in the layouts of a network's loops: parameters, hidden units, inputs, outputs, activations."""
-    n = sum(d_out * (d_in + 1) for d_in, d_out in itertools.pairwise(widths))
-    return {"P": n, "H": sum(widths[1:-1]), "I": widths[0], "O": widths[-1], "L": len(widths)}
-
-
 def _mlp_of_layers(x: Tensor, thetas: Sequence[Tensor], masks: Sequence[Tensor], rate: float) -> Tensor:
     """:func:`mlp`, layer by layer: any type, device and order of differentiation."""
     a = x.unsqueeze(-3)  # (..., 1, B, d)
@@ -142,32 +133,6 @@ def _mlp_of_layers(x: Tensor, thetas: Sequence[Tensor], masks: Sequence[Tensor],
             a = a.relu() * masks[i - 1] / (1 - rate) if masks else a.relu()
         a = reference.matvec(theta, a)
     return a
-
-
-class _MLP(torch.autograd.Function):
-    """:func:`mlp` of theta (R, K, P) on x (1 or R, d, B), to (R, K, d_out, B)."""
-
-    @staticmethod
-    def forward(ctx, theta, x, keep, rate, widths):
-        (r, draws, _), batch, sizes = theta.shape, x.shape[2], _network_sizes(widths)
-        theta, widths = theta.contiguous(), np.array(widths)
-        hidden, y = x.new_empty(r, draws, sizes["H"], batch), x.new_empty(r, draws, sizes["O"], batch)
-        layout = "RKP L rIB RKHB RKHB RKOB" if keep is not None else "RKP L rIB 0000 RKHB RKOB"
-        keep = torch.empty(0, 0, 0, 0, dtype=torch.bool, device=x.device) if keep is None else keep.contiguous()
-        _call(numba_ops.mlp_forward, layout, theta, widths, x, keep, float(rate), hidden, y, **sizes)
-        ctx.save_for_backward(theta, x, hidden)
-        ctx.widths, ctx.sizes, ctx.scale = widths, sizes, 1 / (1 - rate) if keep.numel() else 1.0
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_y):
-        theta, x, hidden = ctx.saved_tensors
-        grad = torch.empty_like(theta)
-        arguments = theta, ctx.widths, x, ctx.scale, hidden, torch.empty_like(hidden), grad
-        layout = "RKOB RKP L rIB RKHB RKHB RKP"
-        _call(numba_ops.mlp_backward, layout, grad_y.contiguous(), *arguments, **ctx.sizes)
-        return grad, None, None, None, None
 
 
 def dropout_linear(

@@ -1,6 +1,7 @@
-"""Elementary functions and random numbers for compiled loops; functions are polynomials without branches that the compiler vectorises.
+"""Elementary functions and random numbers for compiled loops: polynomials without branches, which compilers vectorise.
 
-Exact to a few units in the last place over the arguments that the loops give them (``tests/kernels/test_vector_math.py``).
+Exact to a few units in the last place over the arguments that the loops give them
+(``tests/kernels/test_vector_math.py``).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ _ROUND = 1.5 * 2.0**52  # added to a number, it leaves the nearest integer in th
 # Best polynomials: e^r for |r| <= ln(2) / 2, relative error 3e-18; 2 artanh(s) / s in s^2 for s <= 1/3, 5e-17.
 _EXP = (
     2.4994304347480526e-08, 2.763229329868497e-07, 2.755762253336655e-06, 2.4801486521382106e-05, 1.984126943267508e-04,
-    1.3888888951224016e-03, 8.333333333559274e-03, 4.166666666649277e-02, 1.666666666666617e-01, 5.000000000000018e-01, 1.0, 1.0,
+    1.3888888951224016e-03, 8.333333333559274e-03, 4.166666666649277e-02, 1.666666666666617e-01,
+    5.000000000000018e-01, 1.0, 1.0,
 )  # fmt: skip
 
 
 _LOG1P = (
-    0.1779700388903034, 0.09872679747941564, 0.13592992397460388, 0.1536348705480556, 0.18182872163861863, 0.22222190386917814,
+    0.1779700388903034, 0.09872679747941564, 0.13592992397460388, 0.1536348705480556, 0.18182872163861863,
+    0.22222190386917814,
     0.28571429121879555, 0.39999999995177327, 0.6666666666668303, 2.0,
 )  # fmt: skip
 
@@ -71,18 +74,17 @@ def softplus(rho, slope, floor):
 # 2 artanh(s) / s in s^2 for s^2 <= 0.0295; sin(r) / r and cos(r) in r^2 for |r| <= pi / 4; relative errors below 1e-16.
 _LOG = tuple(2 / n for n in range(21, 0, -2))
 _SIN = (
-    1.5894136388404916e-10, -2.5050705846729523e-08, 2.755731329901784e-06, -1.984126982840214e-04, 8.333333333320002e-03,
+    1.5894136388404916e-10, -2.5050705846729523e-08, 2.755731329901784e-06, -1.984126982840214e-04,
+    8.333333333320002e-03,
     -1.6666666666666616e-01, 1.0,
 )  # fmt: skip
 _COS = (
-    -1.1352123206932069e-11, 2.0875555145727978e-09, -2.755731286569692e-07, 2.480158728289947e-05, -1.3888888888858961e-03,
+    -1.1352123206932069e-11, 2.0875555145727978e-09, -2.755731286569692e-07, 2.480158728289947e-05,
+    -1.3888888888858961e-03,
     4.166666666666643e-02, -0.5, 1.0,
 )  # fmt: skip
-_FRACTION, _ONE, _SQRT_HALF = (
-    np.int64((1 << 52) - 1),
-    np.int64(0x3FF0000000000000),
-    np.int64(0x3FE6A09E667F3BCD),
-)  # bits of float64
+# bits of float64
+_FRACTION, _ONE, _SQRT_HALF = np.int64((1 << 52) - 1), np.int64(0x3FF0000000000000), np.int64(0x3FE6A09E667F3BCD)
 
 
 @njit(forceinline=True, **EXACT)

@@ -26,6 +26,8 @@ PER_POINT = (
     metrics.corrected_sqerr_mean,
     metrics.crps,
     metrics.nll,
+    metrics.covered,
+    metrics.width,
 )
 
 
@@ -51,6 +53,8 @@ def test_doctests_run_and_pass():
         (metrics.sqerr_mean, 1.0),
         (metrics.corrected_sqerr_mean, 1 - 14 / 3 / 2),
         (metrics.crps, 5 / 3 - 20 / 18),
+        (metrics.covered, 1.0),
+        (metrics.width, 5.0),
         (metrics.nll, -np.log((np.exp(-1) + 1 + np.exp(-16)) / 3 / np.sqrt(np.pi))),
     ],
 )
@@ -264,7 +268,7 @@ def test_aggregates_refuse_wrong_shapes(name):
 def test_summary_columns_and_order():
     expected = "spearman slope_b intercept_a aurc".split()
     expected += "spearman_id spearman_ood slope_b_id slope_b_ood intercept_a_id intercept_a_ood".split()
-    for metric in "mse var crps bias nll sqerr_mean".split():
+    for metric in "mse var crps bias nll sqerr_mean coverage_90 width_90".split():
         expected += [f"{metric}_id", f"{metric}_ood", f"{metric}_all"]
     expected += "delta_mse delta_var delta_crps".split()
     draws, y = make_draws(10, 12)
@@ -518,3 +522,27 @@ def test_units_of_another_index_are_refused_not_lost():
         with pytest.raises(ValueError, match="a Series with its index"):
             metrics.to_original_units(frame, y_std)
     assert list(metrics.to_original_units(frame, pd.Series([1.0, 2.0], frame.index))["mse_id"]) == [1.0, 8.0]
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
+@pytest.mark.parametrize("n_draws", [1, 2, 3, 10, 20, 60, 100, 101])
+def test_ends_of_an_interval_are_the_least_draws_with_their_share_at_or_below(level, n_draws):
+    draws, y = make_draws(n_draws, 5)
+    lower, upper = metrics.interval(draws, y, level)
+    for i in range(5):
+        for end, share in ((lower[i], 500 - 500 * Fraction(str(level))), (upper[i], 500 + 500 * Fraction(str(level)))):
+            enough = [d for d in draws[:, i] if 1000 * sum(draws[:, i] <= d) >= share * n_draws]
+            assert end == min(enough)
+
+
+def test_intervals_of_normal_draws_cover_and_spread_as_they_should():
+    rng = np.random.default_rng(1)
+    draws, y = rng.normal(size=(1000, 2000)), rng.normal(size=2000)
+    assert metrics.covered(draws, y).mean() == pytest.approx(0.9, abs=4 * math.sqrt(0.09 / 2000))
+    assert metrics.width(draws, y).mean() == pytest.approx(2 * scipy.stats.norm.ppf(0.95), rel=0.01)
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.1, 90, math.nan])
+def test_levels_outside_their_range_are_refused(level):
+    with pytest.raises(ValueError, match="level is"):
+        metrics.interval([[1.0]], [1.0], level)

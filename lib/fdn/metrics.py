@@ -15,8 +15,10 @@ that only a result outside the range of float64 is infinite or 0.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -193,6 +195,54 @@ def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
         gaps = errors @ (np.arange(1 - n_draws, n_draws, 2) / n_draws**2)  # (..., N)
         np.abs(errors, out=errors)
         return np.ldexp(errors.mean(axis=-1) - gaps, e)
+
+
+def interval(draws: np.ndarray, y: np.ndarray, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    """Central interval of the draws at each point: the least draws with at least a share p of them at or below.
+
+    p is (1 - level) / 2 for the lower end and (1 + level) / 2 for the upper, each (..., N), in the unit of y. Draws are
+    those of the function, as everywhere in Appendix H: the interval holds no observation noise. y is only checked.
+    ValueError for shapes that do not match or a level outside (0, 1). Not in the paper.
+
+    >>> interval([[3.0], [1.0], [2.0], [4.0]], [2.0], level=0.5)
+    (array([1.]), array([3.]))
+    """
+    draws, y = _check_draws(draws, y)
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}, expected a number between 0 and 1")
+    share = Fraction(str(level))
+    ranks = [math.ceil(p * draws.shape[-2]) - 1 for p in ((1 - share) / 2, (1 + share) / 2)]
+    ordered = np.partition(draws, ranks, axis=-2)
+    missing = np.isnan(draws).any(axis=-2)  # (..., N)
+    lower, upper = (np.where(missing, np.nan, ordered[..., rank, :]) for rank in ranks)
+    return lower, upper
+
+
+def covered(draws: np.ndarray, y: np.ndarray, level: float = 0.9) -> np.ndarray:
+    """Whether y lies in the draws' `interval` at each point, 1 or 0; its mean over points is the coverage.
+
+    Shape (..., N); no unit; the level is best. ValueError as `interval`. Not in the paper.
+
+    >>> covered([[1.0, 1.0], [4.0, 4.0]], [2.0, 5.0])
+    array([1., 0.])
+    """
+    lower, upper = interval(draws, y, level)
+    y = np.asarray(y, dtype=np.float64)
+    return np.where(np.isnan(lower + y), np.nan, (lower <= y) & (y <= upper))
+
+
+def width(draws: np.ndarray, y: np.ndarray, level: float = 0.9) -> np.ndarray:
+    """Width of the draws' `interval` at each point.
+
+    Shape (..., N); unit of y; of intervals with the same coverage the narrower are better. ValueError as `interval`.
+    Not in the paper.
+
+    >>> width([[1.0], [4.0]], [2.0])
+    array([3.])
+    """
+    lower, upper = interval(draws, y, level)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return upper - lower
 
 
 def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0.5) -> np.ndarray:
@@ -397,6 +447,8 @@ METRICS = {
     "bias": Metric("bias", 1, "0", lambda draws, y, *_: bias(draws, y)),
     "nll": Metric("NLL", None, "lower", lambda draws, y, _, noise_variance: nll(draws, y, noise_variance)),
     "sqerr_mean": Metric("squared error of the mean", 2, "lower", lambda draws, y, *_: sqerr_mean(draws, y)),
+    "coverage_90": Metric("coverage of 90 % intervals", 0, "0.9", lambda draws, y, *_: covered(draws, y)),
+    "width_90": Metric("width of 90 % intervals", 1, "lower", lambda draws, y, *_: width(draws, y)),
 }
 OF_POINTS = {name: metric.at_points for name, metric in METRICS.items() if metric.at_points}
 OF_SETS = {name: metric.of_set for name, metric in METRICS.items() if metric.of_set}

@@ -105,8 +105,6 @@ WORK = {
     "sample": partial(_predict_layer, K),
     "sample of one distribution": partial(_predict_layer, 1),
     "mlp": _network,
-    "mlp_forward": partial(_network, grad=True),
-    "mlp_forward with masks": partial(_network, masks=MASKS, grad=True),
     "dropout_linear": _drop,
     "train": partial(_step, "LP-FDNet"),
     "train with masks": partial(_step, "MLPDropoutNet"),

@@ -56,7 +56,9 @@ def _weights(table: np.ndarray) -> int:
 
 
 def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
-    """Outputs of one network with sampled weights at x ``(N, d)``; False, and nothing done, for what the loops do not compute.
+    """Outputs of one network with sampled weights at x ``(N, d)``.
+
+    False, and nothing done, for what the loops do not compute.
 
     Args:
         row: its parameters, ``(n,)``.
