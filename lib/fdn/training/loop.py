@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,7 @@ class Fit:
         row, draws = self._row(seed), self.protocol.eval_draws if draws is None else checked("draws", draws, Count)
         x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
         streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
-        prediction = _predict(self, row, x, streams, draws)
+        prediction = _predict(self.stack, self.spec, self.protocol, self.likelihood, row, x, streams, draws)
         return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
 
     def _row(self, seed: int) -> Tensor:
@@ -112,10 +113,13 @@ def _stacked_streams(
     return Streams(roots, lead, getattr(torch, protocol.dtype))
 
 
-def _predict(fit: Fit, row: Tensor, x: Tensor, streams: Streams, draws: int) -> Prediction:
-    out = predict_outputs(fit.stack, row, x, streams, draws, noise_kind(fit.protocol.noise))
-    out = out.flatten(-4, -3) if fit.spec.members > 1 else out  # (..., K or M, N, n_outputs)
-    return Prediction(fit.likelihood.mean(out), fit.likelihood.noise_variance(out))
+def _predict(
+    stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, row: Tensor, x: Tensor, streams: Streams,
+    draws: int,
+) -> Prediction:  # fmt: skip
+    out = predict_outputs(stack, row, x, streams, draws, noise_kind(protocol.noise))
+    out = out.flatten(-4, -3) if spec.members > 1 else out  # (..., K or M, N, n_outputs)
+    return Prediction(likelihood.mean(out), likelihood.noise_variance(out))
 
 
 def _stack(dataset: Dataset, spec: ModelSpec, seeds: Sequence[int], protocol: Protocol, n_outputs: int) -> Stack:
@@ -140,6 +144,29 @@ def _training_data(dataset: Dataset, dtype: torch.dtype, device: torch.device) -
         as_numbers(dataset.x_val[chosen], f"x_val of {name}", d, dtype, device),
         as_numbers(dataset.y_val[chosen], f"y_val of {name}", None, torch.float64, device),
     )
+
+
+def _step(stack: Stack, protocol: Protocol, likelihood: Likelihood) -> Callable[[Tensor, Tensor, Noise, float], None]:
+    """What trains the stack on a minibatch: the compiled loops if they compute this, else autograd."""
+    if FusedStep.supports(stack, protocol, likelihood):
+        return FusedStep(stack, protocol)
+    by_autograd = AutogradStep(stack, protocol, likelihood)
+    return by_autograd if stack.flat.is_cpu else ReplayedStep(by_autograd)
+
+
+def _checked_likelihood(spec: object, dataset: object, protocol: Protocol, likelihood: object) -> Likelihood:
+    """The likelihood, by default the protocol's; UserError for an argument of :func:`fit` of another type."""
+    for name, value, cls in (
+        ("spec", spec, ModelSpec),
+        ("dataset", dataset, Dataset),
+        ("protocol", protocol, Protocol),
+    ):
+        if not isinstance(value, cls):
+            raise UserError(f"{name} is {reprlib.repr(value)}; expected a {cls.__name__} of {cls.__module__}")
+    likelihood = LIKELIHOODS[protocol.likelihood](protocol) if likelihood is None else likelihood
+    if not isinstance(likelihood, Likelihood):
+        raise UserError(f"likelihood is {reprlib.repr(likelihood)}; expected one of {Likelihood}, or None")
+    return likelihood
 
 
 @undisturbed()
@@ -174,76 +201,52 @@ def fit(
 
     Source: paper, algorithm 1, appendix B and the hyperparameter table.
     """
-    for name, (value, cls) in {
-        "spec": (spec, ModelSpec), "dataset": (dataset, Dataset), "protocol": (protocol, Protocol)
-    }.items():  # fmt: skip
-        if not isinstance(value, cls):
-            raise UserError(f"{name} is {reprlib.repr(value)}; expected a {cls.__name__} of {cls.__module__}")
+    likelihood = _checked_likelihood(spec, dataset, protocol, likelihood)
     p, device, seeds = protocol, choose_device(device), check_seeds(seeds)
-    likelihood = LIKELIHOODS[p.likelihood](p) if likelihood is None else likelihood
-    if not isinstance(likelihood, Likelihood):
-        raise UserError(f"likelihood is {reprlib.repr(likelihood)}; expected one of {Likelihood}, or None")
     x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
-    n_train = len(x_train)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
     stack.flat = to_device(stack.flat, device)
-    flat = stack.flat  # (*lead, n), lead = (R,) or (R, M)
-    lead = flat.shape[:-1]
-    take_step: Callable[[Tensor, Tensor, Noise, float], None]
-    if FusedStep.supports(stack, p, likelihood):
-        take_step = FusedStep(stack, p)
-    else:
-        by_autograd = AutogradStep(stack, p, likelihood)
-        take_step = by_autograd if device == CPU else ReplayedStep(by_autograd)
-    result = Fit(
-        spec, p, dataset.name, seeds, likelihood, stack, flat.detach().clone(),
-        best_epoch=np.zeros(len(seeds), dtype=int), scores=np.empty((len(seeds), 0)), seconds={},
-    )  # fmt: skip
-
+    take_step, rows = _step(stack, p, likelihood), stack.flat.detach()  # (*lead, n), the memory that steps write to
+    lead = tuple(rows.shape[:-1])  # (R,) or (R, M)
     order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
     shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
     train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
-    rows, validated = flat.detach(), []  # rows: the same memory
     if device == CPU or stack.network.draws_masks_late:
-        for r, seed in enumerate(seeds):
-            validated.append((range(r, r + 1), rows[r], _streams(dataset.name, spec, seed, "validate", p)))
+        each = [_streams(dataset.name, spec, seed, "validate", p) for seed in seeds]
+        validated = [(range(r, r + 1), rows[r], streams) for r, streams in enumerate(each)]
     else:  # all at once
-        validated.append((range(len(seeds)), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead)))
+        validated = [(range(len(seeds)), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead))]
     kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
-    epochs = max(1, p.epochs // spec.members)
-    best = np.full(len(seeds), np.inf)
-    scores = np.empty((len(seeds), epochs))
-    seconds = dict.fromkeys(("training", "validation", "selection"), 0.0)
-    update = 0
-    bar = tqdm(
-        range(1, epochs + 1), desc=f"{dataset.name} {spec.name}", disable=None if progress else True, leave=False
-    )
-    for epoch in bar:
+    epochs, update = max(1, p.epochs // spec.members), 0
+    scores, best, best_epoch = np.empty((len(seeds), epochs)), np.full(len(seeds), np.inf), np.zeros(len(seeds), int)
+    kept, seconds = rows.clone(), dict.fromkeys(("training", "validation", "selection"), 0.0)
+
+    @contextmanager
+    def timed(what: str) -> Iterator[None]:
         start = clock(device)
-        order = to_device(shuffles.permutations(n_train), device)  # (*order_lead, N)
-        x_epoch, y_epoch = x_train[order], y_train[order]  # (*order_lead, N, d), (*order_lead, N)
-        for x, y in zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1)):
-            update += 1
-            step = epoch if p.warmup_unit == "epochs" else update
-            beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max)
-            noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
-            take_step(x, y, noise, beta)
-        now = clock(device)
-        seconds["training"] += now - start
+        yield
+        seconds[what] += clock(device) - start
+
+    title, shown = f"{dataset.name} {spec.name}", None if progress else True
+    for epoch in tqdm(range(1, epochs + 1), desc=title, disable=shown, leave=False):
+        with timed("training"):
+            order = to_device(shuffles.permutations(len(x_train)), device)  # (*order_lead, N)
+            x_epoch, y_epoch = x_train[order], y_train[order]  # (*order_lead, N, d), (*order_lead, N)
+            for x, y in zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1)):
+                update += 1
+                step = epoch if p.warmup_unit == "epochs" else update
+                noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
+                take_step(x, y, noise, beta_at(step, p.beta_schedule, p.warmup, p.beta_max))
         for group, row, streams in validated:
-            start = now
-            draws = _predict(result, row, x_val, streams, p.eval_draws).draws  # (K, N_val), or (R, K, N_val)
-            now = clock(device)
-            seconds["validation"] += now - start
-            start = now
-            scores[group, epoch - 1] = mean_score(draws, y_val)
-            for r in group:
-                if scores[r, epoch - 1] < best[r]:
-                    best[r], result.best_epoch[r] = scores[r, epoch - 1], epoch
-                    result.flat[r] = rows[r]
-            now = clock(device)
-            seconds["selection"] += now - start
-    return Fit(**{**vars(result), "scores": scores, "seconds": seconds})
+            with timed("validation"):
+                draws = _predict(stack, spec, p, likelihood, row, x_val, streams, p.eval_draws).draws  # (..., K, N_val)
+            with timed("selection"):
+                scores[group, epoch - 1] = mean_score(draws, y_val)
+                for r in group:
+                    if scores[r, epoch - 1] < best[r]:
+                        best[r], best_epoch[r] = scores[r, epoch - 1], epoch
+                        kept[r] = rows[r]
+    return Fit(spec, p, dataset.name, seeds, likelihood, stack, kept, best_epoch, scores, seconds)
 
 
 def restore(
