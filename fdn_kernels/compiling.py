@@ -20,9 +20,9 @@ from numba.core.serialize import dumps
 _FEATURES = llvmlite.binding.get_host_cpu_features()
 if _FEATURES.get("avx512f") and config.CPU_FEATURES is None:  # the compiler would use half of a vector
     config.CPU_FEATURES = f"{_FEATURES.flatten()},-prefer-256-bit"
-# EXACT: multiply-adds may be contracted, nothing else is reordered. FAST: sums may be
-# reordered too. NaN and infinity keep their meaning in both. INNER: for loops that others call, made part of these: as
-# functions of their own they round differently in the process that compiles them than in those that find them compiled.
+# EXACT: multiply-adds may be contracted, nothing else is reordered. FAST: sums may be reordered too. NaN and infinity
+# keep their meaning in both. INNER: for loops that others call. They are made part of their callers, since a shared one
+# is optimised in one way by the process that compiles it and in another by those that load it, and rounds differently.
 EXACT = {"fastmath": {"contract"}, "error_model": "numpy"}
 FAST = {**EXACT, "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 INNER = {**FAST, "forceinline": True}

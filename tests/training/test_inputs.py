@@ -73,7 +73,7 @@ def test_equal_numbers_give_equal_predictions_whatever_holds_them(name, protocol
     frozen.flags.writeable = False
     wide[::2, 1:3] = x
     for same in (
-        pd.DataFrame(x, columns=["a", "b"]), pd.DataFrame(x).convert_dtypes(), x.tolist(), x[::-1].copy()[::-1],
+        pd.DataFrame(x, columns=model.feature_names), pd.DataFrame(x).convert_dtypes(), x.tolist(), x[::-1].copy()[::-1],
         np.asfortranarray(x), wide[::2, 1:3], frozen, x.astype(object), x.astype(np.longdouble), x.astype(np.float32),
         np.ma.masked_array(x), torch.tensor(x, requires_grad=True), torch.tensor(x).T.contiguous().T, torch.tensor(x).float(),
     ):  # fmt: skip
@@ -82,10 +82,18 @@ def test_equal_numbers_give_equal_predictions_whatever_holds_them(name, protocol
     assert torch.equal(model.predict(0, np.array([[1, 0]])).draws, model.predict(0, [[True, False]]).draws)
 
 
+def test_columns_of_other_names_or_in_another_order_are_refused(trained):
+    model, x = trained["MLPNet", "published"], np.ones((3, 2))
+    a, b = model.feature_names
+    for columns in ([b, a], [a, "another"], [a, 0]):
+        with pytest.raises(UserError, match=f"x has the columns {columns[0]}, {columns[1]}; trained on {a}, {b}"):
+            model.predict(0, pd.DataFrame(x, columns=columns))
+
+
 def test_what_is_no_number_is_refused(trained):
     model = trained["MLPNet", "published"]
     for x, message in (
-        (pd.DataFrame({"a": ["u"], "b": [1.0]}), "x is a DataFrame of object values; expected numbers of shape"),
+        (pd.DataFrame({"x0": ["u"], "x1": [1.0]}), "x is a DataFrame of object values; expected numbers of shape"),
         ([["1", "2"]], "x is a list of <U1 values"),
         ([[1, 2], [3]], "x is a list of object values"),
         (np.zeros((3, 2), complex), "x is a ndarray of complex128 values"),
@@ -99,7 +107,7 @@ def test_what_is_no_number_is_refused(trained):
         ([[0.0, 1.0], [2.0, np.nan]], r"x is nan at \(1, 1\); expected finite numbers"),
         ([[np.inf, 1.0]], r"x is inf at \(0, 0\)"),
         (np.ma.masked_array(np.ones((2, 2)), [[False, False], [True, False]]), r"x is nan at \(1, 0\)"),
-        (pd.DataFrame({"a": [1, None], "b": [1, 2]}).convert_dtypes(), "x is a DataFrame of object values"),
+        (pd.DataFrame({"x0": [1, None], "x1": [1, 2]}).convert_dtypes(), "x is a DataFrame of object values"),
     ):
         with pytest.raises(UserError, match=message):
             model.predict(0, x)

@@ -43,6 +43,7 @@ class Fit:
     spec: ModelSpec
     protocol: Protocol
     dataset: str
+    feature_names: tuple[str, ...]
     seeds: tuple[int, ...]
     likelihood: Likelihood
     stack: Stack
@@ -71,14 +72,19 @@ class Fit:
 
         Args:
             seed: one of those trained.
-            x: an array, list, table or tensor of finite numbers in the units of the training inputs.
+            x: an array, list, table or tensor of finite numbers in the units of the training inputs. A table whose
+                columns have names has those of the data set, in its order.
             draws: K.
 
         Raises:
-            UserError: for an unknown seed, draws that are no positive integer, or inputs that
+            UserError: for an unknown seed, draws that are no positive integer, columns of other names, or inputs that
                 :func:`fdn.training.prediction.as_numbers` refuses.
         """
         row, draws = self._row(seed), self.protocol.eval_draws if draws is None else checked("draws", draws, Count)
+        columns = tuple(getattr(x, "columns", ()))
+        if columns != self.feature_names and any(isinstance(column, str) for column in columns):
+            names = f"{', '.join(map(str, columns))}; trained on {', '.join(self.feature_names)}"
+            raise UserError(f"x has the columns {names}: pass these, in this order, or x.to_numpy()")
         x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
         streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
         prediction = _predict(self.stack, self.spec, self.protocol, self.likelihood, row, x, streams, draws)
@@ -246,7 +252,9 @@ def fit(
                     if scores[r, epoch - 1] < best[r]:
                         best[r], best_epoch[r] = scores[r, epoch - 1], epoch
                         kept[r] = rows[r]
-    return Fit(spec, p, dataset.name, seeds, likelihood, stack, kept, best_epoch, scores, seconds)
+    return Fit(
+        spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, seconds
+    )
 
 
 def restore(
@@ -266,4 +274,16 @@ def restore(
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
     best_epoch = np.where(np.isfinite(scores).any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)
-    return Fit(spec, protocol, dataset.name, tuple(seeds), likelihood, stack, stack.flat, best_epoch, scores, {})
+    return Fit(
+        spec,
+        protocol,
+        dataset.name,
+        dataset.feature_names,
+        tuple(seeds),
+        likelihood,
+        stack,
+        stack.flat,
+        best_epoch,
+        scores,
+        {},
+    )

@@ -17,7 +17,7 @@ from fdn.streams import Streams
 from fdn.training import fused
 
 PART_ELEMENTS = 1 << 20  # hidden activations (members x draws x examples x width) alive at once
-# draws x examples x width, where noise or masks are drawn part after part: another size, other draws
+# draws x examples x width, where noise or masks are drawn part after part: their draws depend on these sizes
 NOISE_PART_ELEMENTS, MASKED_PART_ELEMENTS = 1 << 17, 1 << 22
 DEVICE_ELEMENTS = 1 << 26  # in place of PART_ELEMENTS on a GPU, which needs more of them to be busy
 
