@@ -432,9 +432,9 @@ def _run(name: str, tensors: tuple[Any, ...], settings: tuple, *flags: bool) -> 
     *others, precision, backend = settings
     with torch.autocast(tensors[0].device.type, enabled=False):
         if backend == "triton":
-            from fdn_kernels import triton_ops
+            from fdn_kernels.triton import layer
 
-            return getattr(triton_ops, name)(*tensors, *others, precision, *flags)
+            return getattr(layer, name)(*tensors, *others, precision, *flags)
         tensors = tuple(t.float() if t is not None and t.dtype in _HALF else t for t in tensors)
         with _autograd():
             return getattr(_MODULES[backend], name)(*tensors, *others, *flags)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils import deterministic
 
-from fdn_kernels import aot, fdn_linear, philox, triton_ops
+from fdn_kernels import aot, fdn_linear, philox
+from fdn_kernels.triton import launch, layer, parts
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 assert INTERPRETED or torch.cuda.is_available(), "run through tests/kernels/test_triton.py"
@@ -165,14 +166,14 @@ def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch
     expected = run()
     calls = []
     monkeypatch.setattr(
-        triton_ops._Call,
+        parts.Call,
         "chunks",
-        lambda self, chunks=triton_ops._Call.chunks: calls.append([*chunks(self)]) or calls[-1],
+        lambda self, chunks=parts.Call.chunks: calls.append([*chunks(self)]) or calls[-1],
     )
-    monkeypatch.setattr(triton_ops, "PROGRAMS", 1)
-    monkeypatch.setattr(triton_ops, "SCRATCH", 100)
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    monkeypatch.setattr(parts, "SCRATCH", 100)
     for kernel, tile in aot.OTHER_TILES.items():
-        monkeypatch.setitem(triton_ops.TILES, kernel, tile)
+        monkeypatch.setitem(launch.TILES, kernel, tile)
     changed = run()
     assert all(len(chunks) >= 2 for chunks in calls)
     assert_same(changed, expected)
@@ -257,12 +258,12 @@ def test_gradients_that_are_not_needed_and_expanded_ones():
 def test_a_kept_variance_gives_the_gradients_of_a_computed_one(conditioning):
     a, z, weight, bias = make((1,), 3, 5, 4, 2, 3, conditioning)
     settings = None, torch.tensor([7]), 3, "local", "analytic", 1e-3, 1.0, 0, "tf32x3"
-    y, variance, kl = triton_ops.linear(a, z, weight, bias, *settings, keep_variance=True)
-    mean, expected, _ = triton_ops.linear(a, z, weight, bias, None, None, 3, "moments", *settings[4:])
+    y, variance, kl = layer.linear(a, z, weight, bias, *settings, keep_variance=True)
+    mean, expected, _ = layer.linear(a, z, weight, bias, None, None, 3, "moments", *settings[4:])
     assert_same([variance], [expected])
     incoming = torch.randn_like(y), y.new_empty(0), torch.randn_like(kl)
     found = [
-        triton_ops.linear_backward(*incoming, a, z, weight, bias, *settings, True, True, variance=kept)
+        layer.linear_backward(*incoming, a, z, weight, bias, *settings, True, True, variance=kept)
         for kept in (None, variance)
     ]
     assert_same(found[1], found[0])
