@@ -113,17 +113,17 @@ class Call:
 
         IC: of all draws, so that each mean and scale is made once.
         """
-        per_pair = 3 * self.DI + 4 * self.DO
+        replicates, per_pair = max(1, self.R), 3 * self.DI + 4 * self.DO
         if self.noise == "independent":
             per_pair += self.DO * self.DI
         if self.LP:
-            pairs = SCRATCH // (self.R * per_pair)
+            pairs = SCRATCH // (replicates * per_pair)
             b_step = max(64, min(ceil(self.B, 64), pairs // self.K // 64 * 64))
             k_step = max(4, pairs // b_step // 4 * 4)
             if self.noise == "shared":
-                k_step = max(4, min(k_step, SCRATCH // (self.R * self.DO * self.DI) // 4 * 4))
+                k_step = max(4, min(k_step, SCRATCH // (replicates * max(1, self.DO) * self.DI) // 4 * 4))
         else:
-            b_step = max(64, SCRATCH // (self.R * (self.K * per_pair + 4 * self.DO * self.DI)) // 64 * 64)
+            b_step = max(64, SCRATCH // (replicates * (self.K * per_pair + 4 * self.DO * self.DI)) // 64 * 64)
             k_step = self.K
         for k in range(0, self.K, k_step):
             for b in range(0, self.B, b_step):
@@ -244,7 +244,7 @@ class Part:
     def outer_parts(self) -> Iterator[tuple[Chunk, Tensor, Tensor, Tensor]]:
         """LP: a chunk, its (a, 1), its z, and both's outer product (R, 1, n, DI BH), in parts that fit the scratch."""
         call = self.call
-        rows = max(64, SCRATCH // (call.R * call.DI * call.BH))
+        rows = max(64, SCRATCH // (max(1, call.R) * call.DI * call.BH))
         b_step = min(self.examples, rows)
         k_step = max(1, rows // b_step)
         for k in range(0, self.draws, k_step):
