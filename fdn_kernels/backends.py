@@ -48,12 +48,13 @@ def choose(a: Tensor, z: Tensor, kl: str, backend: str) -> str:
     return name
 
 
+def is_autocast(t: Tensor) -> bool:
+    return t.device.type != "meta" and torch.is_autocast_enabled(t.device.type)
+
+
 def computed_type(t: Tensor) -> torch.dtype:
     """The type in which a call takes a tensor: its own, or that of autocast; float64 stays, as elsewhere."""
-    kind = t.device.type
-    if t.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
-        return t.dtype
-    return torch.get_autocast_dtype(kind)
+    return torch.get_autocast_dtype(t.device.type) if is_autocast(t) and t.dtype != torch.float64 else t.dtype
 
 
 def _obstacle(a: Tensor, h: int, kl: str) -> str | None:

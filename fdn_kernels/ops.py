@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fdn_kernels import philox, reference, registered
-from fdn_kernels.backends import BACKENDS, HALF, choose, computed_type
+from fdn_kernels.backends import BACKENDS, HALF, choose, computed_type, is_autocast
 from fdn_kernels.reference import WeightGaussian
 from fdn_kernels.registered import MODULES
 
@@ -62,7 +62,7 @@ def gaussian_linear(
         backend: ``"auto"``, ``"torch"`` or ``"reference"``.
 
     Returns:
-        y, ``(..., K, B, d_out)``.
+        y, ``(..., K, B, d_out)``; half types are computed in float32.
 
     Raises:
         ValueError: for an unknown noise or backend, both or neither of eps and seed, or shapes that do not fit.
@@ -72,8 +72,13 @@ def gaussian_linear(
     if a.dim() == q.mean.dim() - 1:
         a = a.unsqueeze(-3)  # (..., 1, B, d_in)
     batch, d_in = a.shape[-2:]
-    d_out, rest = divmod(q.mean.shape[-1], d_in + 1)
-    if a.dim() < q.mean.dim() or rest or q.scale.shape != q.mean.shape or q.mean.shape[-2] not in (1, batch):
+    d_out, p = q.mean.shape[-1] // (d_in + 1), q.mean.shape[-1]
+    if (
+        a.dim() < q.mean.dim()
+        or p != d_out * (d_in + 1)
+        or q.scale.shape != q.mean.shape
+        or q.mean.shape[-2] not in (1, batch)
+    ):
         raise ValueError(
             f"gaussian_linear: inputs (..., K, B, d_in) = {tuple(a.shape)} do not fit weights (..., k, b, P) = "
             f"{tuple(q.mean.shape)} of scales {tuple(q.scale.shape)}; P must be a multiple of d_in + 1, b is 1 or B, "
@@ -85,9 +90,12 @@ def gaussian_linear(
     noise, eps, seed, draws = _resolve_noise(noise, eps, seed, draws, stream, "none", a, q.mean.shape[-3], d_out)
     if draws > 1 == a.shape[-3] == q.mean.shape[-3] and noise == "none":
         a = a.expand(*a.shape[:-3], draws, batch, d_in)
+    dtype = a.dtype
+    if dtype in HALF:
+        a, q, eps = a.float(), WeightGaussian(*(t.float() for t in q)), eps if eps is None else eps.float()
     if seed is not None:
         eps = _noise_of_seed(seed, noise, draws, a, d_out, stream)
-    return MODULES["torch" if backend == "auto" else backend].gaussian_linear(a, q, noise, eps)
+    return MODULES["torch" if backend == "auto" else backend].gaussian_linear(a, q, noise, eps).to(dtype)
 
 
 def fdn_linear(
@@ -156,7 +164,7 @@ def fdn_linear(
     inputs: tuple[Tensor, ...] = a, z, weight, bias
     source = noise, eps, seed, draws, stream
     settings = kl, moments, float(floor), float(prior_scale), precision, backend
-    if not torch.is_autocast_enabled(a.device.type):
+    if not is_autocast(a):
         return _layer(inputs, source, *settings)
     inputs = tuple(t.to(computed_type(t)) for t in inputs)
     with torch.autocast(a.device.type, enabled=False):
@@ -237,8 +245,8 @@ def _check_inputs(a: Tensor, z: Tensor, weight: Tensor, bias: Tensor) -> tuple[t
     *a_lead, _, batch, d_in = a.shape
     *z_lead, z_draws, z_batch, z_width = z.shape
     *bias_lead, n_bias = bias.shape
-    d_out, rest = divmod(n_out, 2 * (d_in + 1))
-    if rest or n_bias != n_out or z_width != h or z_batch != batch:
+    d_out = n_out // (2 * (d_in + 1))  # divmod is not for torch.compile, whose sizes may be symbols
+    if n_out != d_out * 2 * (d_in + 1) or n_bias != n_out or z_width != h or z_batch != batch:
         raise ValueError(
             f"fdn_linear: weight (..., 2P, h) = {tuple(weight.shape)} with bias {tuple(bias.shape)} does not fit inputs "
             f"(..., B, d_in) = {tuple(a.shape)} and z (..., B, h) = {tuple(z.shape)}; 2P must be a multiple of 2 (d_in + 1)"

@@ -81,7 +81,6 @@ def _keeps_variance(noise: str, backend: str, keep_variance: bool) -> bool:
 @torch.library.custom_op(
     "fdn::linear",
     mutates_args=(),
-    device_types=("cpu", "cuda"),
     schema=f"({_INPUTS}, {_SETTINGS}, bool keep_variance) -> (Tensor y, Tensor variance, Tensor kl)",
 )
 def _linear(a, z, weight, bias, eps, seed, *settings):
@@ -114,7 +113,6 @@ def _(a, z, weight, bias, eps, seed, draws, noise, kl, *settings):
 @torch.library.custom_op(
     "fdn::linear_backward",
     mutates_args=(),
-    device_types=("cpu", "cuda"),
     schema=f"(Tensor grad_y, Tensor grad_variance, Tensor grad_kl, Tensor? variance, {_INPUTS}, {_SETTINGS}, "
     "bool need_a, bool need_z) -> (Tensor da, Tensor dz, Tensor dweight, Tensor dbias)",
 )

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from fdn_kernels import numba_ops, philox, reference
+from fdn_kernels import loops as numba_ops
+from fdn_kernels import philox, reference
 from fdn_kernels.derivatives import once_differentiable
 from fdn_kernels.reference import WeightGaussian, split_parameters
 from fdn_kernels.shapes import check_shapes

@@ -7,6 +7,7 @@ collect. There the cost is per program, not per number: few tiles, odd sizes.
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 import torch
@@ -332,3 +333,28 @@ def test_the_widest_hypernetwork(conditioning):
     for noise in ("local", "shared"):
         expected = outputs_and_gradients(inputs, noise, "analytic", None, torch.float64, "reference", seed=1)
         assert_same(outputs_and_gradients(inputs, noise, "analytic", None, torch.float32, "triton", seed=1), expected)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("number", range(40))
+def test_random_calls_equal_the_reference(number):
+    """Sizes about those of tiles, one of them large at a time; every noise, KL, type, and memory layout."""
+    choose = random.Random(number).choice
+    conditioning, dtype = choose(("IC", "LP")), choose((torch.float32, torch.float32, torch.bfloat16, torch.float16))
+    noise = choose(("shared", "independent", "local", "none", "moments"))
+    kl = choose(("analytic", "sampled", "none") if noise in ("shared", "independent") else ("analytic", "none"))
+    edges = {"lead": ((2,), (3,)), "draws": (5, 8, 9), "batch": (31, 64, 65), "d_in": (15, 16, 17, 33),
+             "d_out": (8, 9, 16, 17), "h": (15, 16, 17, 33, 64)}  # fmt: skip
+    large = choose([*edges])
+    sizes = {"lead": ()} | {name: choose((1, 2, 3)) for name in edges if name != "lead"} | {large: choose(edges[large])}
+    lead, draws, batch, d_in, d_out, h = sizes.values()
+    inputs = make(*sizes.values(), conditioning, choose((1, draws)), dtype)
+    inputs = [t if choose((True, False)) else t.mT.contiguous().mT if t.dim() > 1 else t for t in inputs]
+    eps = noise_tensor(noise, lead, draws, batch, d_in, d_out) if choose((True, False)) else None
+    options = {} if eps is not None else {"draws": draws}
+    options |= {"seed": number} if eps is None and noise not in ("none", "moments") else {}
+    expected = outputs_and_gradients(inputs, noise, kl, eps, torch.float64, "reference", **options)
+    got = outputs_and_gradients(inputs, noise, kl, eps, torch.float32, "triton", **options)
+    if dtype != torch.float32 and eps is None:
+        got = outputs_and_gradients(inputs, noise, kl, eps, dtype, "triton", **options)
+    assert_same(got, expected, TOLERANCE if dtype == torch.float32 or eps is not None else 4 * torch.finfo(dtype).eps)
