@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-collect_ignore = [] if find_spec("triton") else ["fdn_kernels/triton_ops.py", "fdn_kernels/aot.py"]
+collect_ignore = [] if find_spec("triton") else ["fdn_kernels/triton", "fdn_kernels/aot.py"]
 LONGEST = "test_triton", "06_kernel"  # of the tests and of the notebooks
 LONG = 5.0  # seconds; a test that takes longer says why
 

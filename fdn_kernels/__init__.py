@@ -1,9 +1,11 @@
 """The sampled linear layer of FDN as one op: hypernetwork output, reparameterised sampling, matvec and KL."""
 
+from fdn_kernels.backends import backend_of
 from fdn_kernels.ops import Moments, fdn_linear, gaussian_linear
 from fdn_kernels.reference import WeightGaussian
 from fdn_kernels.torch_ops import affine, dropout_linear, matvec, mlp, relu_affine
 
 __all__ = [
-    "Moments", "WeightGaussian", "affine", "dropout_linear", "fdn_linear", "gaussian_linear", "matvec", "mlp", "relu_affine",
+    "Moments", "WeightGaussian", "affine", "backend_of", "dropout_linear", "fdn_linear", "gaussian_linear", "matvec",
+    "mlp", "relu_affine",
 ]  # fmt: skip

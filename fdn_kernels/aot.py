@@ -33,9 +33,10 @@ from torch.utils._pytree import tree_leaves
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from fdn_kernels import triton_ops
 from fdn_kernels.ops import PRECISIONS
-from fdn_kernels.triton_ops import KERNELS
+from fdn_kernels.triton import launch as launcher
+from fdn_kernels.triton import layer as op
+from fdn_kernels.triton.launch import KERNELS
 
 SHARED_MEMORY = {
     80: 163 * 1024,
@@ -43,12 +44,12 @@ SHARED_MEMORY = {
 }  # bytes a block may have (CUDA programming guide, compute capabilities)
 # Another set of tiles, compiled as well: what tests compute with beside the shipped ones
 OTHER_TILES = {
-    "forward": triton_ops.tile(4, BB=32, BO=4, BI=16),
-    "rows": triton_ops.tile(4, BB=32, BO=4, BI=16),
-    "weights": triton_ops.tile(4, BB=64, BO=2, BI=16),
-    "product": triton_ops.tile(4, BM=32, BN=32, BK=16),
-    "contract": triton_ops.tile(4, BB=64, BK=4, BP=2, BQ=2),
-    "correlate": triton_ops.tile(4, BB=64, BK=2, BO=2, BI=16),
+    "forward": launcher.tile(4, BB=32, BO=4, BI=16),
+    "rows": launcher.tile(4, BB=32, BO=4, BI=16),
+    "weights": launcher.tile(4, BB=64, BO=2, BI=16),
+    "product": launcher.tile(4, BM=32, BN=32, BK=16),
+    "contract": launcher.tile(4, BB=64, BK=4, BP=2, BQ=2),
+    "correlate": launcher.tile(4, BB=64, BK=2, BO=2, BI=16),
 }
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
@@ -137,15 +138,15 @@ def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
     inputs = [torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes]
     seed = torch.empty(1, dtype=torch.int64, device="meta")
     settings = None, seed, draws, layer.noise, layer.kl, 1e-3, 1.0, 0, layer.precision
-    kept, triton_ops.KERNELS = triton_ops.KERNELS, {name: Recorder(name) for name in KERNELS}
+    kept, launcher.KERNELS = launcher.KERNELS, {name: Recorder(name) for name in KERNELS}
     try:
         with traffic or nullcontext():
-            outputs = triton_ops.linear(*inputs, *settings, keep_variance=layer.noise == "local")
+            outputs = op.linear(*inputs, *settings, keep_variance=layer.noise == "local")
             backward = True
             variance = {"variance": outputs[1]} if layer.noise == "local" else {}
-            triton_ops.linear_backward(*map(torch.empty_like, outputs), *inputs, *settings, True, True, **variance)
+            op.linear_backward(*map(torch.empty_like, outputs), *inputs, *settings, True, True, **variance)
     finally:
-        triton_ops.KERNELS = kept
+        launcher.KERNELS = kept
     return seen
 
 

@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fdn_kernels import fdn_linear, ops
+from fdn_kernels import backend_of, fdn_linear
 from fdn_kernels.philox import standard_normal
 from fdn_kernels.reference import split_parameters
 
@@ -578,7 +578,7 @@ def run_all(
                 try:
                     problem = problem or prepare(case, device, known)
                     if provider == "ours":
-                        row["backend"] = ops._choose_backend("auto", problem[0][0], case.h)
+                        row["backend"], _ = backend_of(*problem[0][:2], case.kl)
                     found = list(rows_of(case, build(provider, case, device), problem, device, quick))
                 except Exception as caught:  # of the reference, say
                     found = [{"status": _reason(caught)}]

@@ -7,29 +7,22 @@ backends skip it: there the time goes into calls, not into numbers.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import math
-import os
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fdn_kernels import philox, reference, torch_ops
+from fdn_kernels import philox, reference, registered
+from fdn_kernels.backends import BACKENDS, HALF, choose, computed_type, is_autocast
 from fdn_kernels.reference import WeightGaussian
+from fdn_kernels.registered import MODULES
 
 NOISES = ("shared", "independent", "local", "none")
 KLS = ("analytic", "sampled", "none")
 PRECISIONS = ("tf32x3", "tf32", "ieee")  # the default first
-BACKENDS = ("auto", "triton", "torch", "reference")
-TRITON_WIDTH = 64  # widest hypernetwork of the Triton kernel
 LARGE = 1 << 23  # hypernetwork outputs or sampled weights that are not held all at once
-
-_MODULES = {"torch": torch_ops, "reference": reference}
-_HALF = (torch.bfloat16, torch.float16)
-_TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 class Moments(NamedTuple):
@@ -69,7 +62,7 @@ def gaussian_linear(
         backend: ``"auto"``, ``"torch"`` or ``"reference"``.
 
     Returns:
-        y, ``(..., K, B, d_out)``.
+        y, ``(..., K, B, d_out)``; half types are computed in float32.
 
     Raises:
         ValueError: for an unknown noise or backend, both or neither of eps and seed, or shapes that do not fit.
@@ -79,8 +72,13 @@ def gaussian_linear(
     if a.dim() == q.mean.dim() - 1:
         a = a.unsqueeze(-3)  # (..., 1, B, d_in)
     batch, d_in = a.shape[-2:]
-    d_out, rest = divmod(q.mean.shape[-1], d_in + 1)
-    if a.dim() < q.mean.dim() or rest or q.scale.shape != q.mean.shape or q.mean.shape[-2] not in (1, batch):
+    d_out, p = q.mean.shape[-1] // (d_in + 1), q.mean.shape[-1]
+    if (
+        a.dim() < q.mean.dim()
+        or p != d_out * (d_in + 1)
+        or q.scale.shape != q.mean.shape
+        or q.mean.shape[-2] not in (1, batch)
+    ):
         raise ValueError(
             f"gaussian_linear: inputs (..., K, B, d_in) = {tuple(a.shape)} do not fit weights (..., k, b, P) = "
             f"{tuple(q.mean.shape)} of scales {tuple(q.scale.shape)}; P must be a multiple of d_in + 1, b is 1 or B, "
@@ -92,9 +90,12 @@ def gaussian_linear(
     noise, eps, seed, draws = _resolve_noise(noise, eps, seed, draws, stream, "none", a, q.mean.shape[-3], d_out)
     if draws > 1 == a.shape[-3] == q.mean.shape[-3] and noise == "none":
         a = a.expand(*a.shape[:-3], draws, batch, d_in)
+    dtype = a.dtype
+    if dtype in HALF:
+        a, q, eps = a.float(), WeightGaussian(*(t.float() for t in q)), eps if eps is None else eps.float()
     if seed is not None:
         eps = _noise_of_seed(seed, noise, draws, a, d_out, stream)
-    return _MODULES["torch" if backend == "auto" else backend].gaussian_linear(a, q, noise, eps)
+    return MODULES["torch" if backend == "auto" else backend].gaussian_linear(a, q, noise, eps).to(dtype)
 
 
 def fdn_linear(
@@ -121,7 +122,8 @@ def fdn_linear(
     where z is the hypernetwork's hidden activation at the conditioning signal s.
 
     Args:
-        a: layer inputs, ``(..., K or 1, B, d_in)``, or ``(..., B, d_in)`` without the draw axis.
+        a: layer inputs, ``(..., K or 1, B, d_in)``, or ``(..., B, d_in)`` without the draw axis: an a with as many
+            dimensions as the weight has none, and its leading ones are replicates, however many draws are asked for.
         z: hypernetwork hidden activations, ``(..., 1, B, h)`` or ``(..., B, h)`` (IC: the same for all draws), or
             ``(..., K, B, h)`` (LP).
         weight, bias: output layer of the hypernetwork, ``(..., 2P, h)`` and ``(..., 2P)``, in the order weight means,
@@ -136,7 +138,7 @@ def fdn_linear(
         floor: added to softplus(rho), a number of at least 0.
         prior_scale: standard deviation of the prior, sigma_0, from 1e-150 to 1e150.
         precision: of the Triton kernel's float32 matrix products: ``"tf32"``, ``"tf32x3"`` or ``"ieee"``.
-        backend: ``"auto"`` (Triton for float32 and bfloat16 on a GPU that runs it, else torch), ``"triton"``,
+        backend: ``"auto"`` (Triton on a GPU that runs it, else torch; see :func:`fdn_kernels.backend_of`), ``"triton"``,
             ``"torch"`` or ``"reference"``.
 
     Returns:
@@ -155,22 +157,26 @@ def fdn_linear(
 
     Source: paper, section 3.2 and algorithm 1; the local form is exact because each sampled weight is used once.
     """
-    device = a.device
-    if torch.is_autocast_enabled(device.type):
-        dtype = torch.get_autocast_dtype(device.type)
-        a, z, weight, bias = (t if t.dtype == torch.float64 else t.to(dtype) for t in (a, z, weight, bias))
-        with torch.autocast(device.type, enabled=False):
-            return fdn_linear(
-                a, z, weight, bias, noise=noise, draws=draws, eps=eps, seed=seed, stream=stream, kl=kl, moments=moments,
-                floor=floor, prior_scale=prior_scale, precision=precision, backend=backend,
-            )  # fmt: skip
     _check_choices(noise, kl, precision, backend)
-    if not (_is(floor, Real) and 0 <= floor < math.inf):
-        raise ValueError(f"floor is {floor!r}; expected a number of at least 0")
-    if not (_is(prior_scale, Real) and 1e-150 <= prior_scale <= 1e150):
-        raise ValueError(f"prior_scale is {prior_scale!r}; expected a positive number from 1e-150 to 1e150")
+    _check_numbers(floor, prior_scale)
     if moments and noise != "none":
         raise ValueError(f"moments are those of all draws together: they need noise 'none', not {noise!r}")
+    inputs: tuple[Tensor, ...] = a, z, weight, bias
+    source = noise, eps, seed, draws, stream
+    settings = kl, moments, float(floor), float(prior_scale), precision, backend
+    if not is_autocast(a):
+        return _layer(inputs, source, *settings)
+    inputs = tuple(t.to(computed_type(t)) for t in inputs)
+    with torch.autocast(a.device.type, enabled=False):
+        return _layer(inputs, source, *settings)
+
+
+def _layer(
+    inputs: tuple[Tensor, ...], source: tuple, kl: str, moments: bool, floor: float, prior_scale: float,
+    precision: str, backend: str,
+) -> tuple[Tensor | Moments, Tensor | None]:  # fmt: skip
+    """:func:`fdn_linear` on inputs of the type to compute with; ``source`` is noise, eps, seed, draws and stream."""
+    (a, z, weight, bias), (noise, eps, seed, draws, stream) = inputs, source
     dims = weight.dim()
     a = a.unsqueeze(-3) if a.dim() == dims else a  # (..., K or 1, B, d_in)
     z = z.unsqueeze(-3) if z.dim() == dims else z  # (..., K or 1, B, h)
@@ -183,44 +189,22 @@ def fdn_linear(
     if not alike or lead and (seed is not None or eps is not None and eps.shape[:-3] != lead):
         lead, a, z, weight, bias = _broadcast_replicates(lead, a, z, weight, bias, eps, seed)
     noise = "moments" if moments else noise
-    backend = _choose_backend(backend, a, z.shape[-1])
-    if 0 in (*lead, a.shape[-2], d_out):  # no replicates, examples or outputs: nothing to be quick about
+    backend = choose(a, z, kl, backend)
+    if 0 in (*lead, a.shape[-2], d_out) and backend == "torch":  # nothing to be quick about
         backend = "reference"
 
     if not _is_direct(backend, a, z, weight, noise, draws, lead):
-        settings = draws, noise, kl, float(floor), float(prior_scale), stream, precision, backend
-        y, variance, term = _registered(lead, a, z, weight, bias, eps, seed, *settings)
+        settings = draws, noise, kl, floor, prior_scale, stream, precision, backend
+        y, variance, term = registered.layer(lead, a, z, weight, bias, eps, seed, *settings)
     elif moments:
-        q, matvec = reference.hypernet_gaussian(z, weight, bias, a.shape[-1], floor), _MODULES[backend].matvec
+        q, matvec = reference.hypernet_gaussian(z, weight, bias, a.shape[-1], floor), MODULES[backend].matvec
         y, variance = matvec(q.mean, a), matvec(q.scale.square(), a.square())
         term = reference.gaussian_kl(q, prior_scale) if kl == "analytic" else None
     else:
         if seed is not None:
             eps = _noise_of_seed(seed, noise, draws, a, d_out, stream)
-        y, term = _MODULES[backend].fdn_linear(a, z, weight, bias, noise, eps, kl, floor, prior_scale)
+        y, term = MODULES[backend].fdn_linear(a, z, weight, bias, noise, eps, kl, floor, prior_scale)
     return (Moments(y, variance), term) if moments else (y, term)
-
-
-def _registered(
-    lead: tuple[int, ...], a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None, seed: int | Tensor | None,
-    *settings,
-) -> tuple[Any, Any, Any]:  # fmt: skip
-    """The registered op on replicates of any shape."""
-    r = math.prod(lead)
-
-    def canonical(t: Tensor | None, n: int) -> Tensor | None:  # (..., n dimensions) to (R, n dimensions)
-        if t is None:
-            return None
-        sizes = t.shape[t.dim() - n :]
-        return t.expand((*lead, *sizes)).reshape((r, *sizes))
-
-    if seed is not None:
-        seed = seed.to(a.device) if isinstance(seed, Tensor) else torch.full((), int(seed), device=a.device)
-    inputs = (canonical(t, n) for t, n in ((a, 3), (z, 3), (weight, 2), (bias, 1), (eps, 3), (seed, 0)))
-    transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-    op = _Transformed.apply if transformed else torch.ops.fdn.linear
-    y, variance, term = (t.reshape(*lead, *t.shape[1:]) if t.dim() > 1 else None for t in op(*inputs, *settings))
-    return y, variance, term
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -241,6 +225,13 @@ def _check_choices(noise: str, kl: str, precision: str, backend: str) -> None:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
 
 
+def _check_numbers(floor: float, prior_scale: float) -> None:
+    if not (_is(floor, Real) and 0 <= floor < math.inf):
+        raise ValueError(f"floor is {floor!r}; expected a number of at least 0")
+    if not (_is(prior_scale, Real) and 1e-150 <= prior_scale <= 1e150):
+        raise ValueError(f"prior_scale is {prior_scale!r}; expected a positive number from 1e-150 to 1e150")
+
+
 def _check_inputs(a: Tensor, z: Tensor, weight: Tensor, bias: Tensor) -> tuple[tuple[int, ...], bool, int, int]:
     """Replicate shape of the weight, whether the others' is the same, draws of z and d_out, from four inputs that fit."""
     dims = weight.dim()
@@ -254,8 +245,8 @@ def _check_inputs(a: Tensor, z: Tensor, weight: Tensor, bias: Tensor) -> tuple[t
     *a_lead, _, batch, d_in = a.shape
     *z_lead, z_draws, z_batch, z_width = z.shape
     *bias_lead, n_bias = bias.shape
-    d_out, rest = divmod(n_out, 2 * (d_in + 1))
-    if rest or n_bias != n_out or z_width != h or z_batch != batch:
+    d_out = n_out // (2 * (d_in + 1))  # divmod is not for torch.compile, whose sizes may be symbols
+    if n_out != d_out * 2 * (d_in + 1) or n_bias != n_out or z_width != h or z_batch != batch:
         raise ValueError(
             f"fdn_linear: weight (..., 2P, h) = {tuple(weight.shape)} with bias {tuple(bias.shape)} does not fit inputs "
             f"(..., B, d_in) = {tuple(a.shape)} and z (..., B, h) = {tuple(z.shape)}; 2P must be a multiple of 2 (d_in + 1)"
@@ -294,7 +285,7 @@ def _resolve_noise(
                 f"{noise} noise for inputs (..., K, B, d_in) = {tuple(a.shape)} has shape (..., K, {examples}, {n}); "
                 f"given {tuple(eps.shape)}"
             )
-        if eps.dtype != a.dtype and not (a.dtype in _HALF and eps.dtype == torch.float32):
+        if eps.dtype != a.dtype and not (a.dtype in HALF and eps.dtype == torch.float32):
             raise ValueError(f"eps has the type of the inputs, {a.dtype}, not {eps.dtype}")
         k = shape[-3]
     else:
@@ -321,14 +312,9 @@ def _resolve_noise(
 
 
 def _broadcast_replicates(
-    lead: tuple[int, ...],
-    a: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: Tensor | None,
+    lead: tuple[int, ...], a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None,
     seed: int | Tensor | None,
-) -> tuple[tuple[int, ...], Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[tuple[int, ...], Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The common replicate shape of all arguments, and the four inputs expanded to it; lead is the weight's."""
     shapes = [a.shape[:-3], z.shape[:-3], bias.shape[:-1]]
     if eps is not None:
@@ -357,36 +343,6 @@ def _noise_of_seed(seed: int | Tensor, noise: str, draws: int, a: Tensor, d_out:
     )  # fmt: skip
 
 
-# -- backends ----------------------------------------------------------------------------------------------------------
-
-
-def _triton_obstacle(a: Tensor, h: int) -> str | None:
-    """Why the Triton kernel cannot compute on inputs a with hypernetworks of width h; None where it can."""
-    if not _TRITON_INSTALLED:
-        return "the package triton is not installed (pip install triton, Linux only)"
-    if a.dtype not in (torch.float32, torch.bfloat16):
-        return f"it computes in float32 and bfloat16, and the inputs are {a.dtype}"
-    if h > TRITON_WIDTH:
-        return f"it takes hypernetworks of width up to {TRITON_WIDTH}, not {h}"
-    if a.device.type != "cuda":
-        interpreted = a.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-        return None if interpreted else f"the inputs are on the device {a.device.type!r}, and it needs a CUDA GPU"
-    gpu = torch.cuda.get_device_properties(a.device)
-    return (
-        None if gpu.major in (8, 9) else f"it is compiled for compute capability 8 and 9, not {gpu.major}.{gpu.minor}"
-    )
-
-
-def _choose_backend(backend: str, a: Tensor, h: int) -> str:
-    if backend == "auto":
-        return "triton" if a.device.type == "cuda" and _triton_obstacle(a, h) is None else "torch"
-    if backend == "triton" and (obstacle := _triton_obstacle(a, h)):
-        raise RuntimeError(
-            f"fdn_linear: backend 'triton' cannot run here: {obstacle}; backend 'auto' uses torch instead"
-        )
-    return backend
-
-
 def _is_direct(
     backend: str, a: Tensor, z: Tensor, weight: Tensor, noise: str, draws: int, lead: tuple[int, ...]
 ) -> bool:
@@ -394,7 +350,7 @@ def _is_direct(
     if (
         torch.compiler.is_compiling()
         or backend == "triton"
-        or a.dtype in _HALF
+        or a.dtype in HALF
         or torch._C._are_functorch_transforms_active()
     ):
         return False
@@ -407,153 +363,3 @@ def _is_direct(
     else:
         held = 1  # predictions go through the draws in chunks
     return math.prod(lead) * held * a.shape[-2] * weight.shape[-2] <= LARGE
-
-
-# -- the registered op -------------------------------------------------------------------------------------------------
-
-_INPUTS = "Tensor a, Tensor z, Tensor weight, Tensor bias, Tensor? eps, Tensor? seed"
-_SETTINGS = "int draws, str noise, str kl, float floor, float prior_scale, int stream, str precision, str backend"
-
-
-@contextlib.contextmanager
-def _autograd():
-    """Autograd, which the dispatcher switches off inside an op, for backward passes that compute the forward again."""
-    key = torch._C.DispatchKey.AutogradFunctionality
-    before = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
-    try:
-        yield
-    finally:
-        torch._C._dispatch_tls_set_dispatch_key_excluded(key, before)
-
-
-def _run(name: str, tensors: tuple[Any, ...], settings: tuple, *flags: bool) -> tuple[Tensor, ...]:
-    """``linear`` or ``linear_backward`` of a backend; half types are computed in float32 outside Triton."""
-    *others, precision, backend = settings
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        if backend == "triton":
-            from fdn_kernels import triton_ops
-
-            return getattr(triton_ops, name)(*tensors, *others, precision, *flags)
-        tensors = tuple(t.float() if t is not None and t.dtype in _HALF else t for t in tensors)
-        with _autograd():
-            return getattr(_MODULES[backend], name)(*tensors, *others, *flags)
-
-
-@torch.library.custom_op(
-    "fdn::linear",
-    mutates_args=(),
-    device_types=("cpu", "cuda"),
-    schema=f"({_INPUTS}, {_SETTINGS}) -> (Tensor y, Tensor variance, Tensor kl)",
-)
-def _linear(a, z, weight, bias, eps, seed, *settings):
-    """The layer on canonical shapes, R replicates and K draws.
-
-    a ``(R, K or 1, B, d_in)``, z ``(R, K or 1, B, h)``, weight ``(R, 2P, h)``, bias ``(R, 2P)``, eps ``(R, K, 1 or B,
-    n)``, seed ``(R,)`` to y ``(R, K, B, d_out)``, variance (its shape for noise ``"moments"``, else ``(0,)``) and KL
-    ``(R, k, B)`` (``(0,)`` for ``"none"``).
-    """
-    y, variance, term = _run("linear", (a, z, weight, bias, eps, seed), settings)
-    return y.to(a.dtype).contiguous(), variance.to(a.dtype).contiguous(), term.contiguous()
-
-
-@_linear.register_fake
-def _(a, z, weight, bias, eps, seed, draws, noise, kl, *settings):
-    (r, _, batch, d_in), z_draws = a.shape, z.shape[1]
-    y = a.new_empty(r, draws, batch, weight.shape[1] // (2 * (d_in + 1)))
-    shape = (0,) if kl == "none" else (r, draws if kl == "sampled" else z_draws, batch)
-    term = a.new_empty(shape, dtype=torch.float64 if a.dtype == torch.float64 else torch.float32)
-    return y, torch.empty_like(y) if noise == "moments" else a.new_empty(0), term
-
-
-@torch.library.custom_op(
-    "fdn::linear_backward",
-    mutates_args=(),
-    device_types=("cpu", "cuda"),
-    schema=f"(Tensor grad_y, Tensor grad_variance, Tensor grad_kl, {_INPUTS}, {_SETTINGS}, bool need_a, bool need_z) "
-    "-> (Tensor da, Tensor dz, Tensor dweight, Tensor dbias)",
-)
-def _linear_backward(grad_y, grad_variance, grad_kl, a, z, weight, bias, eps, seed, *settings):
-    """Gradients of :func:`_linear`'s inputs, ``(0,)`` for an a or z that needs none."""
-    *others, need_a, need_z = settings
-    incoming = grad_y.contiguous(), grad_variance.contiguous(), grad_kl.contiguous()
-    gradients = _run("linear_backward", (*incoming, a, z, weight, bias, eps, seed), tuple(others), need_a, need_z)
-    return tuple(g.to(a.dtype).contiguous() for g in gradients)
-
-
-@_linear_backward.register_fake
-def _(grad_y, grad_variance, grad_kl, a, z, weight, bias, *settings):
-    *_, need_a, need_z = settings
-    needed = ((a, need_a), (z, need_z), (weight, True), (bias, True))
-    return tuple(t.new_empty(t.shape if need else (0,)) for t, need in needed)
-
-
-def _setup_context(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs[:6])
-    ctx.settings = inputs[6:]
-
-
-def _backward(ctx, *gradients):
-    need_a, need_z, _, _, need_eps, *_ = ctx.needs_input_grad
-    if need_eps:
-        raise RuntimeError(
-            "fdn_linear: the registered op (large problems, half types, compilation, function transforms, Triton) "
-            "has no derivative of eps; detach eps, or split the examples"
-        )
-    op = _TransformedBackward.apply if torch._C._are_functorch_transforms_active() else torch.ops.fdn.linear_backward
-    da, dz, dweight, dbias = op(*gradients, *ctx.saved_tensors, *ctx.settings, need_a, need_z)
-    return da if need_a else None, dz if need_z else None, dweight, dbias, None, None, *(None for _ in ctx.settings)
-
-
-def _second_backward(ctx, *gradients):
-    raise RuntimeError("fdn_linear can be differentiated once through the registered op, not twice")
-
-
-_linear.register_autograd(_backward, setup_context=_setup_context)
-_linear_backward.register_autograd(_second_backward)
-
-
-class _Transformed(torch.autograd.Function):
-    """The registered op under torch.func transforms, which do not see its registered backward."""
-
-    generate_vmap_rule = True
-    setup_context = staticmethod(_setup_context)
-    backward = staticmethod(_backward)
-
-    @staticmethod
-    def forward(*inputs):
-        return torch.ops.fdn.linear(*inputs)
-
-
-class _TransformedBackward(torch.autograd.Function):
-    generate_vmap_rule = True
-    backward = staticmethod(_second_backward)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        """Nothing is needed of the inputs."""
-
-    @staticmethod
-    def forward(*inputs):
-        return torch.ops.fdn.linear_backward(*inputs)
-
-
-def _register_vmap(op) -> None:
-    """The mapped axis becomes part of the replicate axis."""
-
-    @op.register_vmap
-    def _(info, in_dims, *inputs):
-        def fold(x, dim):
-            if not isinstance(x, Tensor):
-                return x
-            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)  # (N, R, ...)
-            return x.flatten(0, 1)
-
-        outputs = op(*map(fold, inputs, in_dims))
-        absent = [t.dim() == 1 for t in outputs]  # (0,)
-        split = tuple(t if none else t.unflatten(0, (info.batch_size, -1)) for t, none in zip(outputs, absent))
-        return split, tuple(None if none else 0 for none in absent)
-
-
-_register_vmap(_linear)
-_register_vmap(_linear_backward)

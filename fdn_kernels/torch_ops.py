@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 
-from fdn_kernels import numba_ops, philox, reference
+from fdn_kernels import loops as numba_ops
+from fdn_kernels import philox, reference
+from fdn_kernels.derivatives import once_differentiable
 from fdn_kernels.reference import WeightGaussian, split_parameters
 from fdn_kernels.shapes import check_shapes
 

@@ -459,7 +459,8 @@ elif interpret:
 if not has_triton:
     print("not compiled: the package triton is not installed (it exists for Linux only)")
 elif compile_tiles:
-    from fdn_kernels import aot, triton_ops
+    from fdn_kernels import aot
+    from fdn_kernels.triton import parts
 
     modes = [(conditioning, noise) for conditioning in ("LP", "IC") for noise in ("local", "shared")]
     found = aot.compile_all([aot.Layer(*mode, "analytic") for mode in modes])
@@ -469,7 +470,7 @@ elif compile_tiles:
     most.columns = [f"{name} sm_{arch}" for name, arch in most.columns]
     print(most.reset_index().to_string(index=False, float_format="{:.0f}".format))
     print(f"without a spill and within the shared memory: {sum(aot.fits(*pair[2:]) for pair in found)} of {len(found)}")
-    print(f"scratch: at most {4 * triton_ops.SCRATCH / 2**20:.0f} MiB at a time, beside partial sums")
+    print(f"scratch: at most {4 * parts.SCRATCH / 2**20:.0f} MiB at a time, beside partial sums")
     assert all(aot.fits(*pair[2:]) for pair in found)
 
 # %% [markdown]

@@ -271,7 +271,7 @@ sys.modules["triton"] = None  # as if it were not installed
 import fdn, fdn_kernels
 for package in (fdn_kernels, fdn):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if module.name in ("fdn_kernels.triton_ops", "fdn_kernels.aot"):  # the kernels themselves
+        if module.name.startswith(("fdn_kernels.triton.", "fdn_kernels.aot")):  # the kernels themselves
             continue
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fdn.models.posteriors import FDNLinear
-from fdn_kernels import WeightGaussian, fdn_linear, gaussian_linear, ops, reference
+from fdn_kernels import WeightGaussian, backends, fdn_linear, gaussian_linear, ops, reference
 from fdn_kernels.philox import standard_normal
 
 K, B, D_IN, D_OUT, H = 3, 4, 2, 3, 2
@@ -279,10 +279,10 @@ def test_the_registered_ops_pass_opcheck(noise, kl):
         eps = _eps(SEEDS, noise, dtype=dtype) if seeded and backend == "reference" else None
         source = eps, SEEDS if seeded and eps is None else None
         settings = K, noise, kl, 1e-3, 1.0, 0, "tf32x3", backend
-        outputs = torch.ops.fdn.linear(*inputs, *source, *settings)
-        torch.library.opcheck(torch.ops.fdn.linear, (*_leaves(inputs), *source, *settings))
+        outputs = torch.ops.fdn.linear(*inputs, *source, *settings, True)
+        torch.library.opcheck(torch.ops.fdn.linear, (*_leaves(inputs), *source, *settings, True))
         gradients = [torch.randn_like(t) for t in outputs]
-        arguments = (*gradients, *inputs, *source, *settings, need, need)
+        arguments = (*gradients, None, *inputs, *source, *settings, need, need)
         torch.library.opcheck(torch.ops.fdn.linear_backward, arguments)
 
 
@@ -474,16 +474,18 @@ def test_errors_of_replicates_and_of_gaussian_linear():
 def test_triton_says_why_it_cannot_run(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     inputs = _case(dtype=torch.float32)
-    monkeypatch.setattr(ops, "_TRITON_INSTALLED", False)
+    monkeypatch.setattr(backends, "_TRITON_INSTALLED", False)
     with pytest.raises(RuntimeError, match="triton is not installed"):
         fdn_linear(*inputs, noise="none", backend="triton")
-    monkeypatch.setattr(ops, "_TRITON_INSTALLED", True)
-    with pytest.raises(RuntimeError, match="inputs are on the device 'cpu', and it needs a CUDA GPU"):
+    monkeypatch.setattr(backends, "_TRITON_INSTALLED", True)
+    with pytest.raises(RuntimeError, match="inputs are on the device 'cpu', and it needs an NVIDIA GPU"):
         fdn_linear(*inputs, noise="none", backend="triton")
-    with pytest.raises(RuntimeError, match="computes in float32 and bfloat16, and the inputs are torch.float64"):
+    with pytest.raises(
+        RuntimeError, match="computes in float32, bfloat16 and float16, and the inputs are torch.float64"
+    ):
         fdn_linear(*_case(), noise="none", backend="triton")
-    wide = torch.zeros(1, B, 65), torch.zeros(2 * P, 65)
-    with pytest.raises(RuntimeError, match="width up to 64, not 65"):
+    wide = torch.zeros(1, B, 129), torch.zeros(2 * P, 129)
+    with pytest.raises(RuntimeError, match="width up to 128 for kl .analytic., not 129"):
         fdn_linear(inputs[0], *wide, inputs[3], noise="none", backend="triton")
     y, _ = fdn_linear(*inputs, noise="none", backend="auto")
     assert torch.equal(y, fdn_linear(*inputs, noise="none", backend="torch")[0])

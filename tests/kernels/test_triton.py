@@ -74,10 +74,11 @@ def test_every_shipped_tile_compiles_without_spills_and_fits():
 
 def test_tiles_of_other_tests_compile_too(monkeypatch):
     """The interpreter takes tiles that a GPU refuses."""
-    from fdn_kernels import aot, triton_ops
+    from fdn_kernels import aot
+    from fdn_kernels.triton import launch
 
     for kernel, tile in aot.OTHER_TILES.items():
-        monkeypatch.setitem(triton_ops.TILES, kernel, tile)
+        monkeypatch.setitem(launch.TILES, kernel, tile)
     for conditioning, noise in (("LP", "local"), ("IC", "shared")):
         assert aot.compile_layer(aot.Layer(conditioning, noise, "analytic"), 90)
 
@@ -86,10 +87,10 @@ def test_tiles_of_other_tests_compile_too(monkeypatch):
     "sizes", [{"BB": 8, "BO": 2, "BI": 16}, {"BB": 64, "BO": 1, "BI": 4}, {"BM": 64, "BN": 64, "BK": 8}, {"BN": 48}]
 )
 def test_tiles_that_a_gpu_refuses_are_refused(sizes):
-    from fdn_kernels import triton_ops
+    from fdn_kernels.triton import launch
 
     with pytest.raises(ValueError, match="at least 16"):
-        triton_ops.tile(4, **sizes)
+        launch.tile(4, **sizes)
 
 
 @pytest.mark.parametrize(("conditioning", "noise"), MODES)
@@ -137,9 +138,10 @@ def test_a_layer_too_large_to_count_is_refused():
 
 
 def test_a_spilling_tile_is_seen(monkeypatch):
-    from fdn_kernels import aot, triton_ops
+    from fdn_kernels import aot
+    from fdn_kernels.triton import launch
 
-    monkeypatch.setitem(triton_ops.TILES, "weights", triton_ops.tile(4, BB=64, BO=8, BI=16))
+    monkeypatch.setitem(launch.TILES, "weights", launch.tile(4, BB=64, BO=8, BI=16))
     results = aot.compile_layer(aot.Layer("LP", "shared", "analytic"), 90)
     assert ["weights"] == [kernel for kernel, _, arch, usage in results if not aot.fits(arch, usage)]
 

@@ -7,12 +7,14 @@ collect. There the cost is per program, not per number: few tiles, odd sizes.
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 import torch
 from torch.utils import deterministic
 
-from fdn_kernels import aot, fdn_linear, philox, triton_ops
+from fdn_kernels import aot, fdn_linear, philox
+from fdn_kernels.triton import launch, layer, parts
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 assert INTERPRETED or torch.cuda.is_available(), "run through tests/kernels/test_triton.py"
@@ -140,14 +142,14 @@ def test_normals_equal_those_of_the_cpu(noise):
 
 
 @pytest.mark.parametrize("conditioning", ["IC", "LP"])
-@pytest.mark.parametrize("noise", ["shared", "local"])
-def test_bfloat16_and_a_hundred_draws(noise, conditioning):
+@pytest.mark.parametrize(("noise", "dtype"), [("shared", torch.bfloat16), ("local", torch.float16)])
+def test_half_types_and_a_hundred_draws(noise, dtype, conditioning):
     draws = 100 if conditioning == "IC" else 6  # LP: a program for each
-    inputs = make((), draws, 3, 2, 2, 4, conditioning, a_draws=1, dtype=torch.bfloat16)
+    inputs = make((), draws, 3, 2, 2, 4, conditioning, a_draws=1, dtype=dtype)
     expected = outputs_and_gradients(inputs, noise, "analytic", None, torch.float64, "reference", seed=1, draws=draws)
-    got = outputs_and_gradients(inputs, noise, "analytic", None, torch.bfloat16, "triton", seed=1, draws=draws)
-    assert [t.dtype for t in got] == [torch.bfloat16, torch.float32] + 4 * [torch.bfloat16]
-    assert_same(got, expected, tolerance=1.5e-2)
+    got = outputs_and_gradients(inputs, noise, "analytic", None, dtype, "triton", seed=1, draws=draws)
+    assert [t.dtype for t in got] == [dtype, torch.float32] + 4 * [dtype]
+    assert_same(got, expected, tolerance=4 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.check
@@ -165,14 +167,14 @@ def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch
     expected = run()
     calls = []
     monkeypatch.setattr(
-        triton_ops._Call,
+        parts.Call,
         "chunks",
-        lambda self, chunks=triton_ops._Call.chunks: calls.append([*chunks(self)]) or calls[-1],
+        lambda self, chunks=parts.Call.chunks: calls.append([*chunks(self)]) or calls[-1],
     )
-    monkeypatch.setattr(triton_ops, "PROGRAMS", 1)
-    monkeypatch.setattr(triton_ops, "SCRATCH", 100)
+    monkeypatch.setattr(launch, "PROGRAMS", 1)
+    monkeypatch.setattr(parts, "SCRATCH", 100)
     for kernel, tile in aot.OTHER_TILES.items():
-        monkeypatch.setitem(triton_ops.TILES, kernel, tile)
+        monkeypatch.setitem(launch.TILES, kernel, tile)
     changed = run()
     assert all(len(chunks) >= 2 for chunks in calls)
     assert_same(changed, expected)
@@ -220,7 +222,11 @@ def test_vmap_and_opcheck():
         assert all(torch.equal(m[i], e) for m, e in zip(mapped, expected))
     leaves = [t.requires_grad_() for t in inputs]
     settings = (2, "local", "analytic", 1e-3, 1.0, 0, "ieee", "triton")
-    torch.library.opcheck(torch.ops.fdn.linear, (*leaves, None, seed, *settings))
+    for keep in (True, False):
+        torch.library.opcheck(torch.ops.fdn.linear, (*leaves, None, seed, *settings, keep))
+    y, variance, kl = (torch.rand_like(t) for t in torch.ops.fdn.linear(*inputs, None, seed, *settings, True))
+    arguments = y, variance, kl, variance, *(t.detach() for t in inputs), None, seed, *settings, True, True
+    torch.library.opcheck(torch.ops.fdn.linear_backward, arguments)
 
 
 @pytest.mark.check
@@ -257,12 +263,98 @@ def test_gradients_that_are_not_needed_and_expanded_ones():
 def test_a_kept_variance_gives_the_gradients_of_a_computed_one(conditioning):
     a, z, weight, bias = make((1,), 3, 5, 4, 2, 3, conditioning)
     settings = None, torch.tensor([7]), 3, "local", "analytic", 1e-3, 1.0, 0, "tf32x3"
-    y, variance, kl = triton_ops.linear(a, z, weight, bias, *settings, keep_variance=True)
-    mean, expected, _ = triton_ops.linear(a, z, weight, bias, None, None, 3, "moments", *settings[4:])
+    y, variance, kl = layer.linear(a, z, weight, bias, *settings, keep_variance=True)
+    mean, expected, _ = layer.linear(a, z, weight, bias, None, None, 3, "moments", *settings[4:])
     assert_same([variance], [expected])
     incoming = torch.randn_like(y), y.new_empty(0), torch.randn_like(kl)
     found = [
-        triton_ops.linear_backward(*incoming, a, z, weight, bias, *settings, True, True, variance=kept)
+        layer.linear_backward(*incoming, a, z, weight, bias, *settings, True, True, variance=kept)
         for kept in (None, variance)
     ]
     assert_same(found[1], found[0])
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+def test_the_op_keeps_the_variance_where_a_backward_may_follow(conditioning, monkeypatch):
+    """And nowhere else: there it would cost the memory of an output."""
+    inputs, kept = make((), 2, 3, 2, 2, 3, conditioning), []
+
+    def watched(name, result):
+        function = getattr(layer, name)
+
+        def call(*arguments, **options):
+            found = function(*arguments, **options)
+            kept.append(found[1].shape if result else options["variance"])
+            return found
+
+        monkeypatch.setattr(layer, name, call)
+
+    watched("linear", True)
+    watched("linear_backward", False)
+    options = {"noise": "local", "seed": 1, "backend": "triton"}
+    fdn_linear(*inputs, **options)
+    leaves = [t.clone().requires_grad_() for t in inputs]
+    with torch.no_grad():
+        fdn_linear(*leaves, **options)
+    fdn_linear(*leaves, **options | {"noise": "shared"})
+    y, _ = fdn_linear(*leaves, **options)
+    assert kept == [(0,), (0,), (0,), (1, *y.shape)]
+    y.sum().backward()
+    assert kept[-1].dtype == torch.float32 and kept[-1].shape == (1, *y.shape)
+    expected = outputs_and_gradients(inputs, "local", "none", None, torch.float64, "reference", seed=1)[1:]
+    found = outputs_and_gradients(inputs, "local", "none", None, torch.float32, "triton", seed=1)[1:]
+    assert_same(found, expected)
+    (slope,) = torch.func.grad(lambda t: fdn_linear(t, *inputs[1:], **options)[0].sum())(inputs[0])[None]
+    assert kept[-1] is not None
+    assert_same([slope], [leaves[0].grad])
+    gradient, *_ = torch.autograd.grad(fdn_linear(*leaves, **options)[0].sum(), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match="once"):
+        torch.autograd.grad(gradient.sum(), leaves)
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+@pytest.mark.parametrize(("noise", "kl"), [("shared", "analytic"), ("independent", "sampled"), ("local", "none")])
+def test_nothing_in_gives_nothing_out(noise, kl, conditioning):
+    """No replicates, examples, outputs or inputs, in the launcher itself."""
+    for lead, batch, d_in, d_out in (((0,), 3, 2, 2), ((2,), 0, 2, 2), ((2,), 3, 2, 0), ((2,), 3, 0, 2)):
+        draws = 3
+        inputs = make(lead, draws, batch, d_in, d_out, 3, conditioning)
+        expected = outputs_and_gradients(inputs, noise, kl, None, torch.float64, "reference", seed=1)
+        got = outputs_and_gradients(inputs, noise, kl, None, torch.float32, "triton", seed=1)
+        assert all(t.isfinite().all() for t in got)
+        for g, e in zip(got, expected):
+            torch.testing.assert_close(g.double(), e, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+def test_the_widest_hypernetwork(conditioning):
+    inputs = make((), 2, 3, 2, 2, 128, conditioning)
+    for noise in ("local", "shared"):
+        expected = outputs_and_gradients(inputs, noise, "analytic", None, torch.float64, "reference", seed=1)
+        assert_same(outputs_and_gradients(inputs, noise, "analytic", None, torch.float32, "triton", seed=1), expected)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("number", range(40))
+def test_random_calls_equal_the_reference(number):
+    """Sizes about those of tiles, one of them large at a time; every noise, KL, type, and memory layout."""
+    choose = random.Random(number).choice
+    conditioning, dtype = choose(("IC", "LP")), choose((torch.float32, torch.float32, torch.bfloat16, torch.float16))
+    noise = choose(("shared", "independent", "local", "none", "moments"))
+    kl = choose(("analytic", "sampled", "none") if noise in ("shared", "independent") else ("analytic", "none"))
+    edges = {"lead": ((2,), (3,)), "draws": (5, 8, 9), "batch": (31, 64, 65), "d_in": (15, 16, 17, 33),
+             "d_out": (8, 9, 16, 17), "h": (15, 16, 17, 33, 64)}  # fmt: skip
+    large = choose([*edges])
+    sizes = {"lead": ()} | {name: choose((1, 2, 3)) for name in edges if name != "lead"} | {large: choose(edges[large])}
+    lead, draws, batch, d_in, d_out, h = sizes.values()
+    inputs = make(*sizes.values(), conditioning, choose((1, draws)), dtype)
+    inputs = [t if choose((True, False)) else t.mT.contiguous().mT if t.dim() > 1 else t for t in inputs]
+    eps = noise_tensor(noise, lead, draws, batch, d_in, d_out) if choose((True, False)) else None
+    options = {} if eps is not None else {"draws": draws}
+    options |= {"seed": number} if eps is None and noise not in ("none", "moments") else {}
+    expected = outputs_and_gradients(inputs, noise, kl, eps, torch.float64, "reference", **options)
+    got = outputs_and_gradients(inputs, noise, kl, eps, torch.float32, "triton", **options)
+    if dtype != torch.float32 and eps is None:
+        got = outputs_and_gradients(inputs, noise, kl, eps, dtype, "triton", **options)
+    assert_same(got, expected, TOLERANCE if dtype == torch.float32 or eps is not None else 4 * torch.finfo(dtype).eps)
