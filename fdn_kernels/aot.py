@@ -351,9 +351,9 @@ def occupancy(usage: Usage, warps: int) -> int:
 def print_costs() -> bool:
     """What each kernel of the largest layers executes, needs and takes, and their sums beside bound and target.
 
-    Whether every sum is within its target and nothing spills. The bound is that of :mod:`fdn_kernels.bench`.
+    Whether every sum is within its target and nothing spills. The bound is that of :mod:`fdn_kernels.rivals`.
     """
-    from fdn_kernels.bench import Case, Peaks, bound_ms
+    from fdn_kernels.rivals import Case, Peaks, bound_ms
 
     one, good = LARGEST["LP", "local"], True
     weights = one.draws * one.examples * one.d_out * (one.d_in + 1)
