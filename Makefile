@@ -20,7 +20,7 @@ endif
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env reproduce paper slurm-test site site-test publish test check same-numbers smoke lab clean
+.PHONY: help env reproduce paper slurm-test site site-test publish test check gpu lint same-numbers smoke lab clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ LAX := $(filter-out $(STRICT),$(NOTEBOOKS))
 # Two processes, each with whole files in their order: what a file prepares is prepared once.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 NBVAL := $(PYTEST) --nbval-current-env --nbval-cell-timeout 300
-NUMERIC := $(filter-out %/test_bench.py %/test_triton.py,$(wildcard tests/kernels/test_*.py)) tests/models tests/training \
+NUMERIC := $(filter-out %/test_bench.py %/test_triton.py %/test_cost.py %/test_on_gpu.py,$(wildcard tests/kernels/test_*.py)) tests/models tests/training \
   tests/test_metrics.py tests/timing/test_benchmark.py tests/report/test_tables.py
 ANOTHER_PROCESSOR := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic
 
@@ -86,6 +86,9 @@ check: $(READY) ## What takes longer: all kernels, another processor, a browser,
 	$(MAKE) slurm-test || failed="$$failed slurm"; \
 	echo "make check: $$(( $$(date +%s) - start )) s, $${failed:+failed:}$${failed:-all passed}"; \
 	test -z "$$failed"
+
+gpu: $(READY) ## All that takes a GPU: checks, benchmark, a page in data/gpu (at most 8 minutes; continues)
+	$(PY) tests/kernels/on_gpu.py
 
 lint: $(READY) ## The linter, the formatter and the types of what users import
 	$(PY) -m ruff check

@@ -1,8 +1,8 @@
 """Ahead-of-time compilation of every shipped tile: registers, spills, shared memory and instructions, without a GPU.
 
-``python -m fdn_kernels.aot`` prints the table and exits with 1 where a kernel spills or needs more shared memory than
-the architecture has; with ``--cost`` it counts the instructions of the benchmark's largest layers. It must run outside
-Triton's interpreter.
+``python -m fdn_kernels.aot`` prints the table and exits with 1 where a kernel spills or needs more memory than the
+architecture has. With ``--cost`` it counts the instructions of the benchmark's largest layers, and exits with 1 where
+one takes longer than its target or a kernel spills. It must run outside Triton's interpreter.
 
 The count is static: what a launch executes is known from the machine code's loops (backward branches) and the launch's
 arguments. From it follows a time below which an H100 cannot stay, the *floor*: that of the busiest of the instruction
@@ -38,10 +38,9 @@ from fdn_kernels.triton import launch as launcher
 from fdn_kernels.triton import layer as op
 from fdn_kernels.triton.launch import KERNELS
 
-SHARED_MEMORY = {
-    80: 163 * 1024,
-    90: 227 * 1024,
-}  # bytes a block may have (CUDA programming guide, compute capabilities)
+# Bytes a block may have (CUDA programming guide, compute capabilities): A100, H100, B200, RTX 50
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
+TENSOR_MEMORY = 512  # columns a block may have, on sm_100
 # Another set of tiles, compiled as well: what tests compute with beside the shipped ones
 OTHER_TILES = {
     "forward": launcher.tile(4, BB=32, BO=4, BI=16),
@@ -155,16 +154,18 @@ def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled kernel needs, per thread (registers, spilling instructions) and per block (bytes of shared memory)."""
+    """What a compiled kernel needs, per thread (registers, spilling instructions) and per block (shared and tensor memory)."""
 
     registers: int
     spills: int
     shared_bytes: int
+    tensor_columns: int = 0
 
 
 def fits(arch: int, usage: Usage) -> bool:
-    """Whether nothing spills and the shared memory suffices."""
-    return usage.spills == 0 and usage.shared_bytes <= SHARED_MEMORY[arch]
+    """Whether nothing spills and the memory suffices."""
+    enough = usage.shared_bytes <= SHARED_MEMORY[arch] and usage.tensor_columns <= TENSOR_MEMORY
+    return usage.spills == 0 and enough
 
 
 @contextmanager
@@ -202,7 +203,8 @@ def inspect(compiled) -> tuple[Usage, str]:
             [TOOLS / "nvdisasm", "-c", file.name], capture_output=True, encoding="utf-8", check=True
         ).stdout
     registers = int(re.search(r"REG:(\d+)", usage.stdout + usage.stderr)[1])
-    return Usage(registers, len(re.findall(r"\b(?:LDL|STL)\b", code)), compiled.metadata.shared), code
+    spills = len(re.findall(r"\b(?:LDL|STL)\b", code))
+    return Usage(registers, spills, compiled.metadata.shared, getattr(compiled.metadata, "tmem_size", None) or 0), code
 
 
 def shipped(every: bool = False) -> list[Layer]:
@@ -331,31 +333,53 @@ def costs(layer: Layer, arch: int = 90) -> dict[str, tuple[Usage, int, int, Coun
     return found
 
 
-def print_costs(draws: int = 100, examples: int = 1024, width: int = 256, h: int = 16) -> None:
-    """Instructions per weight and floor of each kernel, and their sum beside the bound of :mod:`fdn_kernels.bench`."""
-    from fdn_kernels.bench import Case, Peaks, bound_ms
+# The benchmark's largest layers, and milliseconds that their floors may sum up to, forward and backward
+TARGETS = {("LP", "local"): 40.0, ("LP", "shared"): 50.0, ("IC", "shared"): 4.0, ("IC", "local"): 2.0}
+LARGEST = {mode: Layer(*mode, "analytic", draws=100, examples=1024, d_in=256, d_out=256) for mode in TARGETS}
 
-    print(
-        f"d {width}, h {h}, B {examples}, K {draws}, {PRECISIONS[0]}, forward and backward on an H100, by static count\n"
-    )
-    print(f"{'':32}launches registers warps/SM instructions  floor ms: issue special tensor")
-    weights = draws * examples * width * (width + 1)
-    for conditioning, noise in (("LP", "local"), ("LP", "shared"), ("IC", "shared"), ("IC", "local")):
-        layer = Layer(conditioning, noise, "analytic", PRECISIONS[0], draws, examples, width, width, h)
-        total = 0.0
-        for name, (usage, warps, times, cycles) in costs(layer).items():
-            blocks = min(
-                65536 // (32 * warps * -(-usage.registers // 8) * 8), 233472 // (usage.shared_bytes + 1024), 64 // warps
+
+def total_floor_ms(found: dict[str, tuple[Usage, int, int, Count]]) -> float:
+    """Of kernels that run one after another, as :func:`costs` gives them."""
+    return sum(count.floor_ms for *_, count in found.values())
+
+
+def occupancy(usage: Usage, warps: int) -> int:
+    """Warps that an H100's multiprocessor holds at a time, by registers, shared memory and their own number."""
+    registers = 32 * warps * 8 * math.ceil(usage.registers / 8)
+    return warps * min(65536 // registers, 233472 // (usage.shared_bytes + 1024), 64 // warps)
+
+
+def print_costs() -> bool:
+    """What each kernel of the largest layers executes, needs and takes, and their sums beside bound and target.
+
+    Whether every sum is within its target and nothing spills. The bound is that of :mod:`fdn_kernels.rivals`.
+    """
+    from fdn_kernels.rivals import Case, Peaks, bound_ms
+
+    one, good = LARGEST["LP", "local"], True
+    weights = one.draws * one.examples * one.d_out * (one.d_in + 1)
+    print(f"Static count for an H100: d {one.d_in}, h {one.h}, B {one.examples}, K {one.draws}, {one.precision}\n")
+    columns = f"{'launches':>9}{'registers':>10}{'spills':>7}{'warps/SM':>9}{'instructions':>13}"
+    print(f"{'':29}{columns}   floor ms: issue, special, tensor")
+    for (conditioning, noise), layer in LARGEST.items():
+        found, traffic = costs(layer), Traffic()
+        for name, (usage, warps, times, each) in found.items():
+            floors = "".join(f"{1e3 * cycles / SCHEDULERS:7.2f}" for cycles in astuple(each))
+            print(
+                f"{f'{conditioning} {noise} {name}':29}{times:9}{usage.registers:10}{usage.spills:7}"
+                f"{occupancy(usage, warps):9}{32 * each.issued / weights:13.2f}   {floors}"
             )
-            floors = (1e3 * x / SCHEDULERS for x in astuple(cycles))
-            print(f"{f'{conditioning} {noise} {name}':32}{times:8}{usage.registers:10}{blocks * warps:9}{32 * cycles.issued / weights:13.2f}",
-                  " " * 10, *(f"{x:7.2f}" for x in floors))  # fmt: skip
-            total += cycles.floor_ms
-        case, traffic = Case("", conditioning, noise, 1, draws, examples, width, width, h), Traffic()
+            good &= usage.spills == 0
         launches(layer, traffic)
-        between = 1e3 * traffic.bytes / Peaks().bandwidth
-        print(f"{conditioning} {noise}: {total:.1f} ms, bound {bound_ms(case, 'forward+backward', Peaks()):.2f} ms; "
-              f"beside them PyTorch moves {traffic.bytes / 1e9:.1f} GB, {between:.1f} ms at the memory's peak\n")  # fmt: skip
+        case = Case("", conditioning, noise, 1, layer.draws, layer.examples, layer.d_in, layer.d_out, layer.h)
+        bound = bound_ms(case, "forward+backward", Peaks())
+        total, target = total_floor_ms(found), TARGETS[conditioning, noise]
+        print(
+            f"{conditioning} {noise}: {total:.1f} ms, target {target:g} ms, bound {bound:.2f} ms; beside them PyTorch "
+            f"moves {traffic.bytes / 1e9:.1f} GB, {1e3 * traffic.bytes / Peaks().bandwidth:.1f} ms at the memory's peak\n"
+        )
+        good &= total <= target
+    return good
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -366,8 +390,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cost", action="store_true", help="count instructions instead")
     options = parser.parse_args(arguments)
     if options.cost:
-        print_costs()
-        return 0
+        return int(not print_costs())
     results = compile_all(shipped(options.every), options.arch, options.processes)
     print("kernel", "variant", "arch", *(field.name for field in fields(Usage)), sep=",")
     for kernel, variant, arch, usage in results:

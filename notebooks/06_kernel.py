@@ -57,9 +57,10 @@ from fdn.arguments import check_parameters
 from fdn.report import figures
 from fdn.settings import Count, checked, parsed
 from fdn_kernels import fdn_linear, ops
-from fdn_kernels.bench import PEAKS, Case, evaluate, forward_bound_ms, make_inputs
+from fdn_kernels.bench import evaluate
 from fdn_kernels.philox import philox4x32, standard_normal
 from fdn_kernels.reference import hypernet_gaussian, hypernet_order, matvec, split_parameters
+from fdn_kernels.rivals import PEAKS, Case, forward_bound_ms, make_inputs
 
 # %% tags=["parameters"]
 interpret: bool = True  # run the Triton kernel in its interpreter (section 5)
@@ -150,7 +151,7 @@ for conditioning, k in (("IC", 1), ("LP", K)):
 
 # %% [markdown]
 # **Bounds.** No program can be faster than its busiest unit. For an H100 at its peaks (memory, tensor cores,
-# float32 units, special functions, instructions; `fdn_kernels.bench.forward_bound_ms` says how each is
+# float32 units, special functions, instructions; `fdn_kernels.rivals.forward_bound_ms` says how each is
 # counted) the forward takes *at least* this long. These are computed, not measured; how near a kernel comes is
 # what a benchmark has to say. `tf32x3`, the default, is the accurate product of three TF32 products.
 
@@ -534,7 +535,7 @@ def measure(case):
     inputs, gradients = make_inputs(case, torch.device("cpu"))
     eps = torch.randn(case.noise_shape, dtype=torch.float32)
     layer = lambda b: lambda t, e: fdn_linear(*t, noise=case.noise, eps=e, backend=b)
-    runs = [functools.partial(evaluate, case, layer(b), "forward+backward", inputs, gradients, eps) for b in BACKENDS]
+    runs = [functools.partial(evaluate, layer(b), "forward+backward", inputs, gradients, eps) for b in BACKENDS]
     peaks = [peak_bytes(run) for run in runs]
     times, start = [], time.perf_counter()
     while len(times) < 2 or time.perf_counter() - start < 0.1:  # in turn, so that both meet the same disturbances

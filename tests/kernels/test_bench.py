@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fdn_kernels import bench
-from fdn_kernels.bench import PEAKS, PROVIDERS, Case
+from fdn_kernels import bench, rivals
+from fdn_kernels.rivals import PEAKS, PROVIDERS, Case
 
 CPU = torch.device("cpu")
 H100 = PEAKS["NVIDIA H100 80GB HBM3"]
@@ -35,36 +35,36 @@ MODES = [("IC", "local"), ("IC", "shared"), ("LP", "local"), ("LP", "shared")]
 )
 def test_bound_is_that_of_the_busiest_unit(d, draws, conditioning, noise, microseconds):
     case = Case("", conditioning, noise, 1, draws, 1024, d, d, 16, precision="tf32")
-    assert 1e3 * bench.forward_bound_ms(case, H100) == pytest.approx(microseconds, rel=0.2)
+    assert 1e3 * rivals.forward_bound_ms(case, H100) == pytest.approx(microseconds, rel=0.2)
     twice = dataclasses.replace(case, R=2)
-    assert bench.forward_bound_ms(twice, H100) == pytest.approx(2 * bench.forward_bound_ms(case, H100), rel=1e-9)
-    assert bench.bound_ms(case, "forward+backward", H100) == 3.5 * bench.bound_ms(case, "forward", H100)
+    assert rivals.forward_bound_ms(twice, H100) == pytest.approx(2 * rivals.forward_bound_ms(case, H100), rel=1e-9)
+    assert rivals.bound_ms(case, "forward+backward", H100) == 3.5 * rivals.bound_ms(case, "forward", H100)
 
 
 def test_accurate_products_and_wide_numbers_raise_the_bound():
     tf32 = Case("", "IC", "local", 1, 100, 1024, 256, 256, 16, precision="tf32")
     changed = [dataclasses.replace(tf32, precision=precision) for precision in ("tf32", "tf32x3", "ieee")]
-    bounds = [bench.forward_bound_ms(case, H100) for case in changed]
+    bounds = [rivals.forward_bound_ms(case, H100) for case in changed]
     assert bounds[1] == pytest.approx(3 * bounds[0]) and bounds[2] == pytest.approx(400 / 67 * bounds[0])
     moved = Case("", "IC", "local", 1, 100, 1024, 256, 1, 16, precision="tf32")  # bound by memory: a is large
     half = dataclasses.replace(moved, dtype="bfloat16")
-    assert bench.forward_bound_ms(moved, H100) == pytest.approx(2 * bench.forward_bound_ms(half, H100))
+    assert rivals.forward_bound_ms(moved, H100) == pytest.approx(2 * rivals.forward_bound_ms(half, H100))
 
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_cases_have_names_of_their_own_and_none_is_repeated(quick):
-    for cases in (bench.gpu_cases(quick), bench.cpu_cases(quick)):
+    for cases in (rivals.gpu_cases(quick), rivals.cpu_cases(quick)):
         assert len({case.name for case in cases}) == len(cases)
         assert len({dataclasses.replace(case, name="") for case in cases}) == len(cases)
-    names = {case.name for case in bench.gpu_cases(quick=False)}
-    assert {case.name for case in bench.gpu_cases(quick=True)} < names
+    names = {case.name for case in rivals.gpu_cases(quick=False)}
+    assert {case.name for case in rivals.gpu_cases(quick=True)} < names
 
 
 def test_cpu_cases_have_the_widths_of_the_paper():
     from fdn.models import published_spec
     from fdn.protocol import PUBLISHED
 
-    for case in bench.cpu_cases(quick=False):
+    for case in rivals.cpu_cases(quick=False):
         spec = published_spec(f"{case.conditioning}-FDNet", PUBLISHED)
         assert ({case.d_in, case.d_out}, case.h) == ({1, *spec.hidden}, spec.hyper)
         assert (case.noise, case.dtype) == (PUBLISHED.noise, PUBLISHED.dtype)
@@ -78,10 +78,10 @@ def test_cpu_cases_have_the_widths_of_the_paper():
 def test_parts_cover_every_draw_and_example_once(conditioning, noise, sampled, limit):
     case = dataclasses.replace(SMALL, conditioning=conditioning, noise=noise)
     seen = torch.zeros(1, case.K, case.B)
-    for part in bench.parts(case, limit, sampled):
-        bench._cut(seen, part).add_(1)
+    for part in rivals.parts(case, limit, sampled):
+        rivals.cut(seen, part).add_(1)
     assert (seen == 1).all()
-    assert len(bench.parts(case, 10**9, sampled)) == 1
+    assert len(rivals.parts(case, 10**9, sampled)) == 1
 
 
 @pytest.mark.parametrize(("conditioning", "noise"), MODES)
@@ -89,16 +89,31 @@ def test_parts_cover_every_draw_and_example_once(conditioning, noise, sampled, l
 @pytest.mark.parametrize("training", [True, False])
 def test_eager_baselines_and_the_op_equal_the_whole_reference(monkeypatch, conditioning, noise, first, training):
     case = dataclasses.replace(SMALL, conditioning=conditioning, noise=noise, first=first, training=training)
-    monkeypatch.setattr(bench, "cache_elements", lambda device, dtype: 200)  # several parts
-    inputs, grads = bench.make_inputs(case, CPU)
+    limits = {"cached": 100, "chunked": 200}  # several parts
+    monkeypatch.setattr(rivals, "part_limit", lambda provider, device, dtype: limits.get(provider))
+    inputs, grads = rivals.make_inputs(case, CPU)
     eps = bench.noise_of(case, CPU)
     direction = bench.DIRECTIONS[training]
-    whole = bench.evaluate(case, bench.build("reference", case, CPU), direction, inputs, grads, eps)
+    whole = bench.evaluate(rivals.build("reference", case, CPU), direction, inputs, grads, eps)
     assert len(whole) == (6 if training else 1)
     torch.testing.assert_close(bench.expected_values(case, inputs, grads, eps), whole, rtol=1e-12, atol=1e-12)
-    for provider in ("ours", "chunked", "materialised"):
-        got = bench.evaluate(case, bench.build(provider, case, CPU), direction, inputs, grads, eps)
+    for provider in ("ours", "cached", "chunked", "materialised"):
+        got = bench.evaluate(rivals.build(provider, case, CPU), direction, inputs, grads, eps)
         torch.testing.assert_close(got, whole, rtol=1e-10, atol=1e-10)
+
+
+def test_parts_fill_a_cache_or_a_share_of_the_memory(monkeypatch):
+    gpu = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=50 * 2**20))
+    limits = {name: rivals.part_limit(name, gpu, torch.float32) for name in PROVIDERS}
+    assert limits["ours"] is limits["materialised"] is limits["materialised-compiled"] is None
+    assert limits["cached"] == limits["cached-compiled"] == 25 * 2**20 / 4
+    assert limits["chunked"] == limits["chunked-compiled"] == 2**28
+    assert rivals.part_limit("cached", CPU, torch.float32) < limits["cached"]
+    for case in rivals.gpu_cases(quick=False):
+        sampled = case.noise == "shared"
+        fewer, more = (len(rivals.parts(case, limits[name], sampled)) for name in ("chunked", "cached"))
+        assert 1 <= fewer <= more and (fewer < more or case.name == "lp-shared-paper")
 
 
 def test_error_is_relative_for_large_and_absolute_for_small_entries():
@@ -111,14 +126,14 @@ def test_error_is_relative_for_large_and_absolute_for_small_entries():
 
 
 def run(monkeypatch, tmp_path, *arguments: str, cases: list[Case]) -> tuple[int, list[dict[str, str]]]:
-    monkeypatch.setattr(bench, "cpu_cases", lambda quick: cases)
+    monkeypatch.setattr(rivals, "cpu_cases", lambda quick: cases)
     file = tmp_path / "rows.csv"
     code = bench.main(["--device", "cpu", "--quick", "--out", str(file), *arguments])
     with open(file, newline="", encoding="utf-8") as f:
         return code, list(csv.DictReader(f))
 
 
-EAGER = "ours,chunked,materialised,reference"
+EAGER = "ours,cached,materialised,reference"
 
 
 def test_rows_are_tidy(monkeypatch, tmp_path, capsys):
@@ -137,8 +152,9 @@ def test_rows_are_tidy(monkeypatch, tmp_path, capsys):
     assert len(keys) == len(rows)
     assert {key[1] for key in keys} == set(EAGER.split(","))
     printed = capsys.readouterr().out.splitlines()
-    head = next(i for i, line in enumerate(printed) if line.startswith("case "))
-    assert [tuple(line.split()[:3]) for line in printed[head + 1 :]] == [
+    shown = [tuple(line.strip("| ").split(" | ")) for line in printed if line.startswith("| ")]
+    assert [cell.strip() for cell in shown[0]] == list(bench.HEAD)
+    assert [tuple(cell.strip() for cell in line[:3]) for line in shown[2:]] == [
         (row["name"], row["provider"], row["direction"]) for row in rows
     ]
 
@@ -160,7 +176,7 @@ def test_rows_of_a_gpu_have_memory_and_the_share_of_the_bound(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.testing", testing)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(testing=testing))
     problem = bench.prepare(case, CPU, {})
-    run = bench.build("materialised", case, CPU)
+    run = rivals.build("materialised", case, CPU)
     rows = list(bench.rows_of(case, run, problem, SimpleNamespace(type="cuda"), quick=True))
     assert [row["direction"] for row in rows] == list(bench.DIRECTIONS)
     outputs = 4 * (2 * 5 * 7 * 4 + 2 * 5 * 7)  # bytes of y and KL
@@ -168,7 +184,7 @@ def test_rows_of_a_gpu_have_memory_and_the_share_of_the_bound(monkeypatch):
     assert rows[1]["peak_mib"] == pytest.approx(4 - (outputs + sum(t.nbytes for t in problem[0])) / 2**20)
     for row in rows:
         assert (row["p20_ms"], row["p50_ms"], row["p80_ms"], row["status"]) == (1.0, 2.0, 3.0, "ok")
-        assert row["bound_share"] == bench.bound_ms(case, row["direction"], H100) / 2.0
+        assert row["bound_share"] == rivals.bound_ms(case, row["direction"], H100) / 2.0
 
 
 @pytest.mark.parametrize("tensor", range(6))
@@ -188,10 +204,10 @@ def test_nothing_wrong_is_timed(monkeypatch, tmp_path, capsys, tensor):
     def wrong(case, seeds, *inputs):
         factors = [1 + 1e-6 * (i == tensor) for i in range(6)]
         inputs = [Wrong.apply(t, by) for t, by in zip(inputs, factors[2:])]
-        y, kl = bench.reference(case, *inputs, bench.noise_of(case, CPU))
+        y, kl = rivals.reference(case, *inputs, bench.noise_of(case, CPU))
         return y + (factors[0] - 1), kl * factors[1]
 
-    monkeypatch.setattr(bench, "ours", wrong)
+    monkeypatch.setattr(rivals, "ours", wrong)
     code, rows = run(monkeypatch, tmp_path, "--provider", "ours,reference", cases=[SMALL])
     assert code == 1
     ours = [row for row in rows if row["provider"] == "ours"]
@@ -199,7 +215,7 @@ def test_nothing_wrong_is_timed(monkeypatch, tmp_path, capsys, tensor):
     assert [row["status"].startswith(f"WRONG: {where}") for row in ours] == [True]
     assert {row["p50_ms"] for row in ours} == {""}
     assert [row["status"] for row in rows if row["provider"] == "reference"] == ["ok", "ok"]
-    assert "WRONG" in capsys.readouterr().out.splitlines()[-3]
+    assert "| WRONG" in capsys.readouterr().out.splitlines()[-3]
 
 
 def test_what_fails_or_does_not_fit_has_a_row(monkeypatch, tmp_path):
@@ -211,14 +227,14 @@ def test_what_fails_or_does_not_fit_has_a_row(monkeypatch, tmp_path):
     def broken(*_):
         raise RuntimeError("no\nluck")
 
-    monkeypatch.setattr(bench, "ours", no_memory)
+    monkeypatch.setattr(rivals, "ours", no_memory)
     code, rows = run(monkeypatch, tmp_path, "--provider", "ours", cases=[SMALL])
     assert (code, [row["status"] for row in rows]) == (0, ["out of memory"] * 2)
-    monkeypatch.setattr(bench, "ours", broken)
+    monkeypatch.setattr(rivals, "ours", broken)
     code, rows = run(monkeypatch, tmp_path, "--provider", "ours", cases=[SMALL])
     assert (code, [row["status"] for row in rows]) == (1, ["failed: RuntimeError: no luck"])
-    monkeypatch.setattr(bench, "reference", broken)
-    code, rows = run(monkeypatch, tmp_path, "--provider", "ours,chunked", cases=[SMALL])
+    monkeypatch.setattr(rivals, "reference", broken)
+    code, rows = run(monkeypatch, tmp_path, "--provider", "ours,cached", cases=[SMALL])
     assert (code, [row["status"] for row in rows]) == (1, ["failed: RuntimeError: no luck"] * 2)
 
 
@@ -226,11 +242,11 @@ def test_without_a_compiler_or_time_there_are_rows_that_say_so(monkeypatch, tmp_
     monkeypatch.setattr(bench, "compiler_problem", lambda device: "failed: no C++ compiler")
     code, rows = run(monkeypatch, tmp_path, "--provider", "*-compiled", cases=[SMALL])
     assert code == 0
-    assert [row["provider"] for row in rows] == ["chunked-compiled", "materialised-compiled"]
+    assert [row["provider"] for row in rows] == ["cached-compiled", "materialised-compiled"]
     assert {row["status"] for row in rows} == {"skipped: torch.compile failed: no C++ compiler"}
     code, rows = run(monkeypatch, tmp_path, "--budget", "0", cases=[SMALL])
     assert code == 0
-    assert [row["provider"] for row in rows] == list(PROVIDERS)
+    assert [row["provider"] for row in rows] == [name for name in PROVIDERS if "chunked" not in name]
     assert all(row["status"].startswith("skipped: the time budget") for row in rows)
 
 

@@ -22,8 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from recording import Recording
 
 from fdn import devices, metrics
 from fdn.cli import main
@@ -76,32 +75,6 @@ def _trained(name: str, protocol, wrap) -> torch.Tensor:
     return stack.flat.detach()
 
 
-class _Recording(TorchDispatchMode):
-    """In place of a CUDA graph: PyTorch's operations in order, with the tensors and numbers they were given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        self.operations.append((function, args, kwargs or {}, result))
-        return result
-
-    @torch.no_grad()
-    def replay(self) -> None:
-        new = {}  # by the recorded result, what it is this time; whatever else there is, is where it was
-
-        def current(t):
-            return new.get(id(t), t)
-
-        for function, args, kwargs, recorded in self.operations:
-            args, kwargs = tree_map_only(torch.Tensor, current, (args, kwargs))
-            again = function(*args, **kwargs)
-            pairs = zip(*(r if isinstance(r, (tuple, list)) else (r,) for r in (recorded, again)))
-            new.update({id(old): t for old, t in pairs if isinstance(old, torch.Tensor)})
-
-
 @pytest.fixture
 def recorder(monkeypatch):
     """The calls of PyTorch's CUDA that a replayed step makes, with a recorder in place of graphs; counts recordings."""
@@ -121,7 +94,7 @@ def recorder(monkeypatch):
 
     stream = SimpleNamespace(wait_stream=lambda other: None)
     fakes = {
-        "CUDAGraph": _Recording, "graph": graph, "Stream": lambda device: stream,
+        "CUDAGraph": Recording, "graph": graph, "Stream": lambda device: stream,
         "current_stream": lambda device: stream, "stream": lambda stream: contextlib.nullcontext(),
     }  # fmt: skip
     for name, fake in fakes.items():
