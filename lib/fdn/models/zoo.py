@@ -230,8 +230,8 @@ def solve_widths(spec: ModelSpec, n_features: int, target: int, protocol: Protoc
         if abs(count - target) <= protocol.budget_tolerance * target:
             return best
     raise UserError(
-        f"{spec.name} has no hidden width within {protocol.budget_tolerance:.0%} of {target} parameters for {n_features} "
-        f"inputs; the nearest has {count}: raise the target"
+        f"{spec.name} has no hidden width within {protocol.budget_tolerance:.0%} of {target} parameters for "
+        f"{n_features} inputs; the nearest has {count}: raise the target"
     )
 
 
