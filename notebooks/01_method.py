@@ -98,7 +98,7 @@ def agree(*pairs, tolerance=1e-10):
 # | BayesNet | $\mathcal N(\mu,\sigma^2)$, one for all $x$ | `GaussianLinear` |
 # | GaussHyperNet | $\mathcal N(\mu(h),\sigma^2(h))$, $h$ a trained vector | `LatentGaussianLinear` |
 # | IC-FDNet | $\prod_\ell\mathcal N(\mu_\ell(x),\sigma_\ell^2(x))$ | `FDNLinear`, `"input"` |
-# | LP-FDNet | $\prod_\ell\mathcal N(\mu_\ell(a_{\ell-1}),\sigma_\ell^2(a_{\ell-1}))$ | `FDNLinear`, `"previous"` |
+# | LP-FDNet | $\prod_\ell\mathcal N(\mu_\ell(a_{\ell-1}),\sigma_\ell^2(a_{\ell-1}))$ | `FDNLinear`, `"layer"` |
 
 # %%
 show(models.build_network)
@@ -189,7 +189,7 @@ show(posteriors.FDNLinear)
 # |---:|:---|:---|
 # | 2, 3 | for each step, sample a minibatch $\mathcal B$ | `fdn.training.loop.fit`: reshuffled epochs of batches of 64 |
 # | 4, 5 | for each $(x,y)\in\mathcal B$, for $k=1,\dots,K$ | axes `B` and `K` of every tensor |
-# | 6–8 | $h_0\gets x$; $c_l\gets x$ (IC) or $h_{l-1}^{(k)}$ (LP) | `FDNLinear.condition_on` |
+# | 6–8 | $h_0\gets x$; $c_l\gets x$ (IC) or $h_{l-1}^{(k)}$ (LP) | `FDNLinear.condition` |
 # | 9 | $\varepsilon\sim\mathcal N(0,I)$, $\theta_l\gets\mu(c_l)+\sigma(c_l)\odot\varepsilon$ | `Network.draw_noise`, `fdn_linear` |
 # | 10 | $h_l\gets\text{layer}_l(h_{l-1};\theta_l)$, ReLU between layers | `Network.forward` |
 # | 11 | $\Sigma_{\mathrm{KL}}\mathrel{+}=KL(q(\theta_l\mid c_l)\,\Vert\,p_0)$ | summed over layers in `Network.forward` |
@@ -357,7 +357,7 @@ show(objectives.iwae)
 
 # %%
 s2, x0, y0 = 0.5, torch.tensor([[0.7]]), torch.tensor([1.5])
-layer = posteriors.FDNLinear(1, 1, hyper=4, condition_on="input", d_signal=1, floor=1e-3, prior_scale=1.0)
+layer = posteriors.FDNLinear(1, 1, hyper=4, condition="input", d_signal=1, floor=1e-3, prior_scale=1.0)
 out, phi = layer.hypernet.output, torch.tensor([0.7, 1.0])
 q = hypernet_gaussian(layer.hypernet.hidden_activation(x0[None]), out.weight, out.bias, 1, 1e-3)
 mu, sigma = (t.detach().flatten() for t in q)  # (2,): weight, bias
@@ -419,7 +419,7 @@ assert all(low < high for low, high in zip(bounds, bounds[1:])) and bounds[-1] <
 
 # %%
 n, d_in, d_out, h = 200_000, 2, 2, 4
-layer = posteriors.FDNLinear(d_in, d_out, h, "previous", d_in, floor=1e-3, prior_scale=1.0)
+layer = posteriors.FDNLinear(d_in, d_out, h, "layer", d_in, floor=1e-3, prior_scale=1.0)
 layer.requires_grad_(False)
 a, out = normal(1, 2, d_in), layer.hypernet.output  # two examples
 q = hypernet_gaussian(layer.hypernet.hidden_activation(a), out.weight, out.bias, d_in, 1e-3)
@@ -515,7 +515,7 @@ eps = normal(K, 1, d_out * (d_in + 1))
 settings = {"scale": "softplus", "floor": 1e-3, "prior_scale": 1.0}
 
 bayes = posteriors.GaussianLinear(d_in, d_out, **settings)
-fdn = posteriors.FDNLinear(d_in, d_out, 5, "previous", d_in, floor=1e-3, prior_scale=1.0)
+fdn = posteriors.FDNLinear(d_in, d_out, 5, "layer", d_in, floor=1e-3, prior_scale=1.0)
 mu_W, mu_b = bayes.mean.split([d_out * d_in, d_out])
 rho_W, rho_b = bayes.rho.split([d_out * d_in, d_out])
 with torch.no_grad():

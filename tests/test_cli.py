@@ -196,7 +196,7 @@ def test_mistakes_in_a_run_are_named_and_cost_nothing(arguments, said, capsys, t
     [
         ([], "arguments are required"),
         (["fly"], "invalid choice: 'fly'"),
-        (["budget", "--target", "3"], "raise the target"),
+        (["budget", "--target", "3"], "ask for more"),
         (["budget", "--dataset", "moon"], "unknown data set"),
         (["data", "moon"], "unknown data set"),
         (["compare", "--misses", "--all"], "not allowed with"),
@@ -426,7 +426,7 @@ def test_tables_and_figures_are_written_where_asked(capsys, tmp_path):
 def test_budget_shows_exact_counts(capsys):
     assert main(["budget"]) == 0
     published = capsys.readouterr().out
-    assert main(["budget", "--features", "8", "--target", "1000"]) == 0
+    assert main(["budget", "--features", "8", "--parameters", "1000"]) == 0
     solved = capsys.readouterr().out
     for said in (published, solved):
         header, *rows = [line.split() for line in said.strip().split("\n")]

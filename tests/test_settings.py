@@ -138,8 +138,8 @@ def test_a_setting_that_is_set_to_none_is_set():
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, True, "1"])
 def test_layers_made_directly_and_schedules_refuse_what_is_no_setting(value):
     for make in (
-        lambda: FDNLinear(2, 1, 3, "previous", 2, floor=value, prior_scale=1.0),
-        lambda: FDNLinear(2, 1, 3, "previous", 2, floor=1e-3, prior_scale=value),
+        lambda: FDNLinear(2, 1, 3, "layer", 2, floor=value, prior_scale=1.0),
+        lambda: FDNLinear(2, 1, 3, "layer", 2, floor=1e-3, prior_scale=value),
         lambda: GaussianLinear(2, 1, "exp", floor=value, prior_scale=1.0),
         lambda: LatentGaussianLinear(2, 1, 3, 2, "exp", floor=1e-3, prior_scale=value),
         lambda: beta_at(value, "linear", 10),

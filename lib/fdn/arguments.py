@@ -160,8 +160,8 @@ def check_parameter(name: str, value: object, annotation: str | None) -> None:
 def parse_parameter(name: str, text: str, annotation: str | None) -> object:
     """The value of a notebook's parameter that a person typed; text stays text, whatever it looks like.
 
-    >>> parse_parameter("seeds", "7", "str"), parse_parameter("epochs", "7", "int"), parse_parameter("out", "yes", "str")
-    ('7', 7, 'yes')
+    >>> parse_parameter("seeds", "7", "str"), parse_parameter("epochs", "7", "int")
+    ('7', 7)
 
     Raises:
         UserError: naming the parameter, the text and what was expected.

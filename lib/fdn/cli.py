@@ -211,10 +211,10 @@ def _own_table(args: argparse.Namespace) -> list[Dataset]:
     if absent:
         raise UserError(f"a table of your own needs --csv, --target and --split-column; {absent[0]} is missing")
     name = args.csv.stem
-    if name in data.NAMES or not re.fullmatch(r"\w[\w .-]*", name):
+    if not re.fullmatch(r"\w[\w .-]*", name):
         raise UserError(
-            f"the file name gives a data set its name, and {name!r} is the name of a built-in one or "
-            "has other characters than letters, digits, blanks and ._-; rename the file"
+            f"the file's name is the data set's, and {name!r} has other characters than letters, digits, blanks and "
+            "._-; rename the file"
         )
     return [data.from_frame(args.csv, target=args.target, split_column=args.split_column, name=name)]
 
@@ -331,15 +331,15 @@ def _data(args: argparse.Namespace) -> None:
         option("--features", "number of inputs (default: 1)", default=1, **NUMBER),
         option("--dataset", "as many inputs as this data set has"),
     ),
-    option("--target", "solve the widths for about P parameters", metavar="P", **NUMBER),
+    option("--parameters --target", "solve the widths for about P parameters", metavar="P", **NUMBER),
     PROTOCOL,
-    examples=("", "--features 8 --target 1000", "--dataset energy --protocol as_written"),
+    examples=("", "--features 8 --parameters 1000", "--dataset energy --protocol as_written"),
 )
 def _budget(args: argparse.Namespace) -> None:
     """Show the models' parameter counts, or solve widths for a target."""
     protocol = parse_protocol(args.protocol)
-    if args.target is not None:
-        protocol = replace(protocol, widths="budget", budget=args.target)
+    if args.parameters is not None:
+        protocol = replace(protocol, widths="budget", budget=args.parameters)
     n_features = args.features
     if args.dataset is not None:
         data.check_name(args.dataset)

@@ -36,7 +36,7 @@ _LONGEST = 200  # bytes of a segment, of the 255 that file systems take: suffixe
 
 
 def segment(name: str) -> str:
-    """A name, whatever it holds, as one segment of a path: itself if it is short and legal, else a start of it and a hash.
+    """Any name as one segment of a path: itself if it is short and legal, else its beginning and a hash.
 
     Legal is what has no slash or control character, does not begin with a dot and neither begins nor ends with a blank
     or ends with a dot. Two names never share a segment: one that looks as if it had been shortened is.

@@ -27,9 +27,10 @@ def seed_sequence(dataset: str, model: str, seed: int, purpose: str, member: int
 
 @functools.lru_cache
 def _subset_table(rate: float) -> np.ndarray:
-    """Walker's table for the subsets of eight things that are each in with probability ``rate`` (Vose, 1991), (256,), uint32.
+    """Walker's alias table (Vose, 1991) of the subsets of eight things, each in with probability ``rate``.
 
-    A column's own outcome has the upper 24 bits as its probability, of 2^24, and the outcome in the lower 8 the rest.
+    (256,), uint32. Column i gives subset i with the probability in its upper 24 bits (of 2^24), else the subset in its
+    lower 8 bits.
     """
     members = np.array([bin(subset).count("1") for subset in range(256)])
     excess = 256 * rate**members * (1 - rate) ** (8 - members)

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import sys
 import tarfile
 import zipfile
 from decimal import Decimal
@@ -175,7 +176,7 @@ def test_packed_files_are_read_and_damaged_ones_are_one_sentence(tmp_path, suffi
 
 @pytest.mark.parametrize(
     ("name", "contents"),
-    [("a.zst", PLAIN), ("a.tar", PLAIN), ("a.tar.gz", PLAIN), ("a.tar", _tar("one", "two")), ("a.zip", _zip("one", "two")),
+    [("a.tar", PLAIN), ("a.tar.gz", PLAIN), ("a.tar", _tar("one", "two")), ("a.zip", _zip("one", "two")),
      ("a.zip", _zip()), ("a.csv", PLAIN.decode().encode("utf-16")), ("a.csv", b"z,\xe4,y\n1,2,3\n"), ("a.csv", b'z,y\n1,"2\n' * 9)],
 )  # fmt: skip
 def test_files_that_are_packed_or_written_otherwise_are_one_sentence(tmp_path, name, contents):
@@ -183,6 +184,22 @@ def test_files_that_are_packed_or_written_otherwise_are_one_sentence(tmp_path, n
     with pytest.raises(UserError, match="is no comma-separated table") as caught:
         split(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_needs_another_package_to_unpack_names_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)  # not installed
+    (tmp_path / "mine.csv.zst").write_bytes(PLAIN)
+    with pytest.raises(UserError, match="mine.csv.zst needs the package zstandard.*; unpack the file, or `pip install"):
+        split(tmp_path / "mine.csv.zst")
+
+
+@pytest.mark.parametrize("name", data.NAMES)
+def test_a_table_does_not_take_the_name_of_a_built_in_data_set(frame, tmp_path, name):
+    frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    for table, options in ((frame, {"name": name}), (tmp_path / f"{name}.csv", {})):
+        with pytest.raises(UserError, match=f"'{name}' is a built-in data set, .* would mix; rename"):
+            split(table, **options)
+    assert split(tmp_path / f"{name}.csv", name="mine").name == "mine"
 
 
 def test_words_for_missing_values_are_names_like_others(tmp_path):
@@ -204,7 +221,8 @@ def test_words_for_missing_values_are_names_like_others(tmp_path):
         (lambda f: f.set_axis(["a", "z", "y", np.nan], axis=1), "without a name"),
         (lambda f: f.set_axis(["a", "z", "y", None], axis=1), "without a name"),
         (lambda f: f.set_axis(["a", "z", "y", " "], axis=1), "without a name"),
-        (lambda f: f.assign(a=[10**400 + i for i in range(ROWS)]), "column 'a' holds values that are no float64 numbers"),
+        (lambda f: f.assign(a=[10**400 + i for i in range(ROWS)]), "column 'a' holds values that are no float64 "
+         "numbers"),
         (lambda f: f.assign(a=[[i] for i in range(ROWS)]), r"column 'a' holds text \(\[0\] in data row 1"),
         (lambda f: f.assign(a=pd.Categorical(range(ROWS))), "column 'a' holds values of type category"),
         (lambda f: f.assign(a=pd.to_timedelta(range(ROWS))), "column 'a' holds values of type timedelta64"),

@@ -364,11 +364,11 @@ def test_compiled_training_equals_eager_training_and_compiles_once(noise):
 def test_the_librarys_layer_compiles_and_is_copied_saved_and_loaded():
     torch._dynamo.reset()
     torch.manual_seed(14)
-    layer = FDNLinear(D_IN, D_OUT, H, "previous", D_IN, 1e-3, 1.0).double()
+    layer = FDNLinear(D_IN, D_OUT, H, "layer", D_IN, 1e-3, 1.0).double()
     a, eps = torch.randn(1, B, D_IN).double(), torch.randn(K, 1, P).double()
     expected = layer(a, a, "shared", eps, "analytic")
     _assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(a, a, "shared", eps, "analytic"), expected)
-    fresh = FDNLinear(D_IN, D_OUT, H, "previous", D_IN, 1e-3, 1.0).double()
+    fresh = FDNLinear(D_IN, D_OUT, H, "layer", D_IN, 1e-3, 1.0).double()
     fresh.load_state_dict(layer.state_dict())
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), fresh):
         _assert_close(twin(a, a, "shared", eps, "analytic"), expected, rtol=0, atol=0)

@@ -20,7 +20,7 @@ __all__ = [
 TOY = tuple(toy.FUNCTIONS["published"])
 UCI = tuple(uci.SOURCES)
 REAL = (*UCI, "diabetes")
-NAMES = (*TOY, *REAL)
+NAMES = tabular.BUILT_IN
 PAPER_DATASETS = ("step", "sine", "quad", "airfoil", "ccpp", "energy")  # in the order of its tables
 
 

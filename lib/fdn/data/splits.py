@@ -51,34 +51,15 @@ def feature_band_split(
     split_feature, seed = checked("split_feature", split_feature, Whole), checked("seed", seed, Whole)
     if len(names) != x.shape[1] or split_feature >= len(names):
         raise UserError(f"{x.shape[1]} columns do not go with names {names}, split column {split_feature}")
-    quantiles = checked("quantiles", quantiles, tuple[Share, ...])
-    fractions = checked("fractions", fractions, tuple[Share, ...])
-    if len(quantiles) != 2 or not quantiles[0] < quantiles[1]:
-        raise UserError(f"the quantiles of the ID band need 0 <= low < high <= 1, not {quantiles}")
-    if len(fractions) != 2 or min(fractions) <= 0 or sum(fractions) >= 1:
-        raise UserError(f"the fractions to train and validate need to be > 0 and < 1 in sum, not {fractions}")
+    quantiles, fractions = _checked_shares(quantiles, fractions)
     if len(y) == 0:
         raise UserError(f"{name} has no rows")
     for label, column in zip((*names, target_name), (*x.T, y), strict=True):
         _check_column(label, column)
 
-    z = x[:, split_feature]
-    low, high = np.quantile(z, quantiles)
-    inside = (low <= z) & (z <= high)  # (N,)
-    rng = np.random.default_rng(seed)
-    id_rows, ood_rows = np.flatnonzero(inside), np.flatnonzero(~inside)
-    rng.shuffle(id_rows)
-    rng.shuffle(ood_rows)
-    n_train, n_val = (int(fraction * len(id_rows)) for fraction in fractions)
-    train, val, id_test = np.split(id_rows, [n_train, n_train + n_val])
-    if min(len(train), len(val), len(id_test), len(ood_rows)) < MIN_ROWS:
-        raise UserError(
-            f"too few rows: {len(id_rows)} of {len(y)} lie in the band [{low:g}, {high:g}] of "
-            f"{names[split_feature]!r}, which leaves {len(train)} to train, {len(val)} to validate and "
-            f"{len(id_test)} to test, with {len(ood_rows)} outside; each needs at least {MIN_ROWS}"
-        )
-    test = np.concatenate([id_test, ood_rows])
-    rng.shuffle(test)
+    low, high = np.quantile(x[:, split_feature], quantiles)
+    inside = (low <= x[:, split_feature]) & (x[:, split_feature] <= high)  # (N,)
+    train, val, test = _parts(inside, fractions, seed, f"the band [{low:g}, {high:g}] of {names[split_feature]!r}")
 
     with np.errstate(all="ignore"):
         x_mean, x_std = _moments(x[train])  # (d,), (d,)
@@ -94,6 +75,35 @@ def feature_band_split(
         feature_names=names, target_name=target_name, split_feature=split_feature,
         x_mean=x_mean, x_std=x_std, y_mean=y_mean, y_std=y_std, source=source,
     )  # fmt: skip
+
+
+def _checked_shares(quantiles: object, fractions: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    quantiles = checked("quantiles", quantiles, tuple[Share, ...])
+    fractions = checked("fractions", fractions, tuple[Share, ...])
+    if len(quantiles) != 2 or not quantiles[0] < quantiles[1]:
+        raise UserError(f"the quantiles of the ID band need 0 <= low < high <= 1, not {quantiles}")
+    if len(fractions) != 2 or min(fractions) <= 0 or sum(fractions) >= 1:
+        raise UserError(f"the fractions to train and validate need to be > 0 and < 1 in sum, not {fractions}")
+    return quantiles, fractions
+
+
+def _parts(inside: np.ndarray, fractions: Sequence[float], seed: int, band: str) -> list[np.ndarray]:
+    """Rows to train, to validate and to test, given which rows are ID, (N,)."""
+    rng = np.random.default_rng(seed)
+    id_rows, ood_rows = np.flatnonzero(inside), np.flatnonzero(~inside)
+    rng.shuffle(id_rows)
+    rng.shuffle(ood_rows)
+    n_train, n_val = (int(fraction * len(id_rows)) for fraction in fractions)
+    train, val, id_test = np.split(id_rows, [n_train, n_train + n_val])
+    if min(len(train), len(val), len(id_test), len(ood_rows)) < MIN_ROWS:
+        raise UserError(
+            f"too few rows: {len(id_rows)} of {len(inside)} lie in {band}, which leaves {len(train)} to train, "
+            f"{len(val)} to validate and {len(id_test)} to test, with {len(ood_rows)} outside; each needs at least "
+            f"{MIN_ROWS}"
+        )
+    test = np.concatenate([id_test, ood_rows])
+    rng.shuffle(test)
+    return [train, val, test]
 
 
 def _moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

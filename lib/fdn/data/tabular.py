@@ -10,9 +10,12 @@ import numpy as np
 import pandas as pd
 from pandas.io.common import infer_compression
 
+from fdn.data import toy, uci
 from fdn.data.dataset import Dataset
 from fdn.data.splits import feature_band_split
 from fdn.errors import UserError
+
+BUILT_IN = (*toy.FUNCTIONS["published"], *uci.SOURCES, "diabetes")  # names of data sets
 
 
 def from_frame(
@@ -31,11 +34,12 @@ def from_frame(
         target: the column to predict.
         split_column: the feature whose 20 % and 80 % quantiles bound the ID band; see ``feature_band_split``.
         features: the input columns in order; by default every column but the target.
-        name: the name of the data set; by default the file's stem, or "table".
+        name: the name of the data set, under which results are kept; by default the file's stem, or "table".
 
     Raises:
         UserError: the file cannot be read, a column is missing, without a name, repeated, constant, text or not
-            finite, the target is a feature, or too few rows lie in the band or outside it.
+            finite, the target is a feature, too few rows lie in the band or outside it, or the name is that of a
+            built-in data set.
 
     Source: the paper's protocol for real data, applied to other data.
 
@@ -51,6 +55,8 @@ def from_frame(
     else:
         frame, source = _read_csv(Path(table)), Path(table).name
         name = name or Path(table).stem
+    if name in BUILT_IN:
+        raise UserError(f"{name!r} is a built-in data set, and results of both would mix; rename the file or the table")
     _check_present([target, split_column, *(features or ())], frame.columns)
     features = list(frame.columns.drop(target) if features is None else features)
     if target in (split_column, *features):
@@ -101,6 +107,9 @@ def _read_csv(path: Path) -> pd.DataFrame:
     except Exception as error:  # of the parser, the decoder, and of whatever the file's name says it is packed with
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        if isinstance(error, ImportError):  # .zst: the one kind for which pandas needs another package
+            needed = "the package zstandard, which is not installed"
+            raise UserError(f"reading {path} needs {needed}; unpack the file, or `pip install zstandard`") from error
         packed = f" packed as {path.suffix}" if infer_compression(path, "infer") else ""
         raise UserError(
             f"{path} is no comma-separated table{packed}: {' '.join(str(error).split()) or repr(error)}"

@@ -192,7 +192,7 @@ class FDNLinear(nn.Module):
     """q = N(mu(s), sigma(s)^2), sigma = floor + softplus(rho): the FDN layer (paper, section 3.2).
 
     Args:
-        condition_on: ``"input"`` (IC: s is the network's input, of width ``d_signal``) or ``"previous"`` (LP: s is the
+        condition: ``"input"`` (IC: s is the network's input, of width ``d_signal``) or ``"layer"`` (LP: s is the
             previous activation of the same draw, of width ``d_in``).
     """
 
@@ -201,14 +201,14 @@ class FDNLinear(nn.Module):
     backend = "auto"  # of the op, see fdn_kernels.fdn_linear
 
     def __init__(
-        self, d_in: int, d_out: int, hyper: int, condition_on: str, d_signal: int, floor: float, prior_scale: float
+        self, d_in: int, d_out: int, hyper: int, condition: str, d_signal: int, floor: float, prior_scale: float
     ) -> None:
         super().__init__()
-        if condition_on not in ("input", "previous"):
-            raise ValueError(f"condition_on is {condition_on!r}; expected 'input' or 'previous'")
-        self.d_in, self.d_out, self.condition_on = d_in, d_out, condition_on
+        if condition not in ("input", "layer"):
+            raise ValueError(f"condition is {condition!r}; expected 'input' or 'layer'")
+        self.d_in, self.d_out, self.condition = d_in, d_out, condition
         self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Scale)
-        self.hypernet = Hypernet(d_signal if condition_on == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
+        self.hypernet = Hypernet(d_signal if condition == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
 
     @property
     def multiply_accumulates(self) -> tuple[int, int]:
@@ -217,7 +217,7 @@ class FDNLinear(nn.Module):
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         _check_columns(self, a)
-        z = self.hypernet.hidden_activation(x if self.condition_on == "input" else a)  # (..., k, B, h)
+        z = self.hypernet.hidden_activation(x if self.condition == "input" else a)  # (..., k, B, h)
         output = self.hypernet.output
         return fdn_linear(
             a, z, output.weight, output.bias,

@@ -79,7 +79,7 @@ def _ic(at: At, p: Protocol) -> nn.Module:
 
 
 def _lp(at: At, p: Protocol) -> nn.Module:
-    return FDNLinear(at.d_in, at.d_out, at.hyper, "previous", at.n_features, p.floor, p.prior_scale)
+    return FDNLinear(at.d_in, at.d_out, at.hyper, "layer", at.n_features, p.floor, p.prior_scale)
 
 
 @dataclass(frozen=True)
@@ -204,14 +204,14 @@ def count_parameters(spec: ModelSpec, n_features: int, protocol: Protocol) -> in
     return spec.members * sum(p.numel() for p in network.parameters())
 
 
-def solve_widths(spec: ModelSpec, n_features: int, target: int, protocol: Protocol) -> ModelSpec:
-    """The model whose parameter count is nearest ``target``.
+def solve_widths(spec: ModelSpec, n_features: int, budget: int, protocol: Protocol) -> ModelSpec:
+    """The model whose parameter count is nearest the budget P.
 
     Hyper and latent widths are kept and the (common) hidden width is varied; if no hidden width is within the
     protocol's tolerance, the hyper width is lowered by one, and so on.
 
     Raises:
-        UserError: if no widths are within the tolerance of the target.
+        UserError: if no widths are within the tolerance of the budget.
     """
 
     def counted(hidden: int, hyper: int | None) -> tuple[int, ModelSpec]:
@@ -221,17 +221,17 @@ def solve_widths(spec: ModelSpec, n_features: int, target: int, protocol: Protoc
     hypers = [None] if spec.hyper is None else range(spec.hyper, 0, -1)
     for hyper in hypers:
         low, high = 1, 1
-        while counted(high, hyper)[0] < target:
+        while counted(high, hyper)[0] < budget:
             low, high = high, 2 * high
         while high - low > 1:  # the count grows with the hidden width
             middle = (low + high) // 2
-            low, high = (middle, high) if counted(middle, hyper)[0] < target else (low, middle)
-        count, best = min((counted(h, hyper) for h in (low, high)), key=lambda c: abs(c[0] - target))
-        if abs(count - target) <= protocol.budget_tolerance * target:
+            low, high = (middle, high) if counted(middle, hyper)[0] < budget else (low, middle)
+        count, best = min((counted(h, hyper) for h in (low, high)), key=lambda c: abs(c[0] - budget))
+        if abs(count - budget) <= protocol.budget_tolerance * budget:
             return best
     raise UserError(
-        f"{spec.name} has no hidden width within {protocol.budget_tolerance:.0%} of {target} parameters for {n_features} "
-        f"inputs; the nearest has {count}: raise the target"
+        f"{spec.name} has no hidden width within {protocol.budget_tolerance:.0%} of {budget} parameters for "
+        f"{n_features} inputs; the nearest has {count}: ask for more"
     )
 
 

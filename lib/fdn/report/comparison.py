@@ -66,9 +66,9 @@ def score_table(comparison: pd.DataFrame) -> Table:
     return Table(
         name="score",
         title="How many of the published numbers are reached",
-        caption="A published value counts give or take half a unit of its last digit. 5–95 % and min–max: between these "
-        "quantiles, or ends, of our seeds; by chance: the share that would be there if the published run were one more of "
-        "n seeds, (n − 1)/(n + 1) for min–max and 0.9 times that for 5–95 %.",
+        caption="A published value counts give or take half a unit of its last digit. 5–95 % and min–max: between "
+        "these quantiles, or ends, of our seeds; by chance: the share that would be there if the published run were "
+        "one more of n seeds, (n − 1)/(n + 1) for min–max and 0.9 times that for 5–95 %.",
         columns=("By", "", "Compared", "In 5–95 %", "By chance", "In min–max", "By chance", "Outside", "Missing"),
         rows=tuple(rows),
         align="llrrrrrrr",
@@ -88,10 +88,10 @@ def uniformity_table(metrics: pd.DataFrame, protocol: str) -> Table:
     return Table(
         name="uniformity",
         title="Do the published runs lie among our seeds like one more seed?",
-        caption="A number's place is the share of other runs below it; distance is the mean of |2 place − 1|, from 0 in the "
-        "middle to 1 beyond all; expected is its mean if each (data set, model) takes any of its runs, published or ours, "
-        "with equal chance, and p the chance of a distance of at least the published one. The seven numbers of a run stay "
-        "together, so that their dependence does no harm.",
+        caption="A number's place is the share of other runs below it; distance is the mean of |2 place − 1|, from 0 "
+        "in the middle to 1 beyond all; expected is its mean if each (data set, model) takes any of its runs, "
+        "published or ours, with equal chance, and p the chance of a distance of at least the published one. The "
+        "seven numbers of a run stay together, so that their dependence does no harm.",
         columns=("By", "", "Groups", "Distance", "Expected", "p"),
         rows=tuple(rows),
         align="llrrrr",
@@ -142,8 +142,8 @@ def number_table(comparison: pd.DataFrame, name: str, title: str) -> Table:
     return Table(
         name=name,
         title=title,
-        caption="Place: the share of seeds below the published value, equal ones (to half a unit of the last printed digit) "
-        "counted half.",
+        caption="Place: the share of seeds below the published value, equal ones (to half a unit of the last printed "
+        "digit) counted half.",
         columns=(
             "Data set",
             "Model",
@@ -176,6 +176,6 @@ def more_seeds(metrics: pd.DataFrame, more: pd.DataFrame, protocol: str) -> str:
     counts = ", ".join(f"{dataset} {count}" for dataset, count in grown.items())
     return (
         f"With the further seeds of data/extras ({counts}) {total['minmax']} of {total['n']} are inside min–max "
-        f"({total['minmax'] / total['n']:.0%}; by chance {total['expected_minmax']:.0%}), {total['central']} of them inside 5–95 % "
-        f"({total['central'] / total['n']:.0%}; {total['expected_central']:.0%})."
+        f"({total['minmax'] / total['n']:.0%}; by chance {total['expected_minmax']:.0%}), {total['central']} of them "
+        f"inside 5–95 % ({total['central'] / total['n']:.0%}; {total['expected_central']:.0%})."
     )

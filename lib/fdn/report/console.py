@@ -119,7 +119,8 @@ def diagnosis(metrics: pd.DataFrame, dataset: str, model: str, protocol: str) ->
     return "\n".join([
         f"{model} on {dataset}, protocol {protocol}, {len(seeds)} seeds",
         _aligned(lines, "lrrrll" + "r" * len(seeds)),
-        f"More than two standard deviations off: {len(far)} of {len(found)}{': ' if far else ''}{', '.join(far)}{together}",
+        f"More than two standard deviations off: {len(far)} of "
+        f"{len(found)}{': ' if far else ''}{', '.join(far)}{together}",
         f"Nearest of our seeds: {seeds[nearest]}, {distances[nearest]:.2f} standard deviations away per number",
     ])  # fmt: skip
 

@@ -55,7 +55,7 @@ NOTATION = (  # symbol, meaning, shape, name in the code
     (r"$\mu_\ell, \sigma_\ell$", "its mean and standard deviation", "(K, B, d_out, d_in)",
      "fdn_kernels.WeightGaussian"),
     (r"$s_\ell$", "conditioning signal: x (IC) or the previous activation (LP)", "(K, B, d_s)",
-     "fdn.models.posteriors.FDNLinear.condition_on"),
+     "fdn.models.posteriors.FDNLinear.condition"),
     (r"$A_\ell$", "hypernetwork of a layer", "d_s to 2 P_l", "fdn.models.posteriors.Hypernet"),
     (r"$h_{\mathrm{hyp}}$", "hidden width of a hypernetwork", "scalar", "fdn.models.ModelSpec.hyper"),
     ("$d_h$", "width of GaussHyperNet's latent vector", "scalar", "fdn.models.ModelSpec.latent"),

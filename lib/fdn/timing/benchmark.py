@@ -476,7 +476,8 @@ def page(frames: dict[str, pd.DataFrame], seconds: float, device: torch.device =
         f"The study takes **{phases['program'].sum():,.0f} s**, the plain program **{phases['plain'].sum():,.0f} s**: "
         f"{total_ratio(phases):.1f} times as much ({clocks}).",
         "",
-        "The plain program (`lib/fdn/timing/plain.py`) is the study as one would first write it in PyTorch: one module, one",
+        "The plain program (`lib/fdn/timing/plain.py`) is the study as one would first write it in PyTorch: one "
+        "module, one",
         "optimiser and one seed at a time, an ensemble's members one after the other, torch's defaults, the draws of a",
         "prediction in one batch. Before anything was timed, both programs gave the same validation scores and kept",
         "parameters to 1e-6 from the same random numbers; each draws the dropout masks of predictions itself, and",

@@ -1,4 +1,4 @@
-"""How long predictions and training steps take, as ratios within one run: the evidence for the paper's sentences on cost.
+"""How long predictions and training steps take, as ratios: the evidence for the paper's sentences on cost.
 
 Every quantity is timed on one thread, the things compared in turn, over and over; a ratio is one of medians. Nothing is
 timed before its output has the right shape and is finite.

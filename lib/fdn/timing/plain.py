@@ -274,7 +274,7 @@ class PlainFit:
 
     @undisturbed()
     def predict(self, x: object) -> Tensor:
-        """Draws ``(K, N)`` at inputs as :meth:`fdn.training.loop.Fit.predict` takes them, with torch's random numbers."""
+        """Draws ``(K, N)`` at inputs as :meth:`fdn.training.loop.Fit.predict` takes them; torch's random numbers."""
         dtype = getattr(torch, self.protocol.dtype)
         sources = [TorchSource(dtype)] * len(self.networks)
         return predict(self.networks, sources, as_numbers(x, "x", self.n_features, dtype), self.protocol.eval_draws)
@@ -284,7 +284,7 @@ class PlainFit:
 def plain_fit(
     spec: ModelSpec, dataset: Dataset, protocol: Protocol, seed: int, program_noise: bool = False
 ) -> PlainFit:
-    """Train one seed with the beta-ELBO (paper, algorithm 1): what :func:`fdn.training.loop.fit` does for a stack of seeds.
+    """Train one seed with the beta-ELBO (paper, algorithm 1); :func:`fdn.training.loop.fit` does it for a stack of seeds.
 
     Args:
         spec: model and widths.

@@ -40,7 +40,7 @@ def _table(network: Network) -> np.ndarray | None:
             hyper, signal = (layer.hypernet.hidden.out_features, layer.hypernet.hidden.in_features)
             size = (signal + 1) * hyper + (hyper + 1) * 2 * p
             if type(layer) is FDNLinear:
-                kind = loops.PREVIOUS if layer.condition_on == "previous" else loops.INPUT
+                kind = loops.PREVIOUS if layer.condition == "layer" else loops.INPUT
             else:
                 kind, size = loops.LATENT, size + signal
         else:

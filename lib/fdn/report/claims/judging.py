@@ -9,7 +9,8 @@ import pandas as pd
 
 from fdn.models import BASELINE
 from fdn.protocol import PUBLISHED
-from fdn.report.claims.statements import CLAIMS, FACTS, Claim, Evidence
+from fdn.report.claims.facts import FACTS, Evidence
+from fdn.report.claims.statements import CLAIMS, Claim
 from fdn.report.published import DATASETS, load_published
 from fdn.report.tables import DASH, corrected_mean_error
 
@@ -80,9 +81,10 @@ def judge(claim: Claim, dataset: str, theirs: pd.DataFrame, ours: Sequence[pd.Da
     if seeds:
         conclusion = HOLDS if held >= MOSTLY * seeds else FAILS if seeds - held >= MOSTLY * seeds else PARTLY
     numbers = f"{held} of {seeds} seeds" if seeds else ""
+    printed = _yes_no(claim.judge(theirs))
     return Finding(
-        claim.section, claim.words, claim.criterion, dataset, _yes_no(claim.judge(theirs)), held if seeds else None, seeds,
-        _yes_no(median), numbers, conclusion,
+        claim.section, claim.words, claim.criterion, dataset, printed, held if seeds else None, seeds, _yes_no(median),
+        numbers, conclusion,
     )  # fmt: skip
 
 

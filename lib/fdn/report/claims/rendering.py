@@ -48,10 +48,10 @@ def page(found: Sequence[Finding]) -> str:
         f"{summary(found).capitalize()}. The words are the paper's, the criteria ours. Written by `fdn claims` from "
         "the committed results (`data/results`, `data/extras`) and times (`latency.csv`, by `fdn latency`); protocol "
         f"`{PUBLISHED.label}`.",
-        "*Published table*: whether the printed numbers meet the criterion. *Ours*: the share of seeds that do, and whether the "
-        f"medians over seeds do. A statement holds on a data set if at least {MOSTLY:.0%} of the seeds meet the criterion, does "
-        f"not if at most {1 - MOSTLY:.0%} do, and holds in part between; over data sets, where they agree. "
-        f"{DASH}: not printed, not computed, or not about a data set.",
+        "*Published table*: whether the printed numbers meet the criterion. *Ours*: the share of seeds that do, and "
+        f"whether the medians over seeds do. A statement holds on a data set if at least {MOSTLY:.0%} of the seeds "
+        f"meet the criterion, does not if at most {1 - MOSTLY:.0%} do, and holds in part between; over data sets, "
+        f"where they agree. {DASH}: not printed, not computed, or not about a data set.",
     ]
     for section, rows in sections.items():
         table = Table(
@@ -86,7 +86,7 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
 
 
 def claims_table(metrics: pd.DataFrame, dataset: str, protocol: str) -> Table:
-    """What the abstract, the introduction and the results say about a data set, judged by the published table and our seeds.
+    """What the abstract, the introduction and the results say about a data set, and whether it holds.
 
     A dash is a claim about numbers that the published table does not print, or that no seed has.
     """

@@ -20,8 +20,8 @@ def comparison_page(metrics: pd.DataFrame, protocol: str, more: pd.DataFrame | N
     comparison = published.compare(metrics, protocol)
     parts = [
         "# The published numbers, one by one",
-        f"Published (Appendix F) beside our seeds under protocol `{protocol}`. Written by `fdn compare --out`; the reasons are "
-        "kept by hand in `reasons.csv`, everything else is computed.",
+        f"Published (Appendix F) beside our seeds under protocol `{protocol}`. Written by `fdn compare --out`; the "
+        "reasons are kept by hand in `reasons.csv`, everything else is computed.",
         score_table(comparison).to_markdown(),
         uniformity_table(metrics, protocol).to_markdown(),
         miss_table(comparison).to_markdown(),

@@ -52,9 +52,12 @@ def page(metrics: pd.DataFrame) -> str:
     lines = [
         "# Where the print and the published runs differ",
         "",
-        f"The published tables were computed with the settings in the column *published runs*, established by {SOURCE}.",
-        "Protocol `published` follows the runs, protocol `as_written` the print. For each difference that can be run on its",
-        "own, the tables below give the median over seeds [min, max] under `published` -> with that one setting as printed.",
+        "The published tables were computed with the settings in the column *published runs*, established by "
+        f"{SOURCE}.",
+        "Protocol `published` follows the runs, protocol `as_written` the print. For each difference that can be run "
+        "on its",
+        "own, the tables below give the median over seeds [min, max] under `published` -> with that one setting as "
+        "printed.",
         "This page is written by `fdn differences`.",
         "",
         "| # | topic | where | print | published runs | protocol field | effect |",

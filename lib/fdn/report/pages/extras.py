@@ -43,9 +43,9 @@ def page(metrics: pd.DataFrame, blocks: Sequence[dict]) -> str:
     """
     parts = [
         "# Beyond the published tables",
-        "Written by `fdn extras`, which computes what is missing of these runs. Where a group changes the protocol, its seeds "
-        "are compared with the same seeds under `published`. Times are those of one thread, over all seeds of a group; `sidecar.json` "
-        "has them for every block of seeds, with the environment.",
+        "Written by `fdn extras`, which computes what is missing of these runs. Where a group changes the protocol, "
+        "its seeds are compared with the same seeds under `published`. Times are those of one thread, over all seeds "
+        "of a group; `sidecar.json` has them for every block of seeds, with the environment.",
     ]
     for extra in EXTRAS:
         labels = [protocol.label for protocol in extra.protocols]
@@ -115,9 +115,10 @@ def _initialisation(metrics: pd.DataFrame, label: str) -> str:
     ]  # fmt: skip
     total = published.score(comparison).iloc[-1]
     caption = (
-        "Of 7 numbers each. All runs start from `torch.manual_seed(published seed)` in float64 (an ensemble's members from it and the "
-        f"seeds after it) and differ in the order of examples and the noise. Together {total['minmax']} of {total['n']}; "
-        f"{total['expected_minmax']:.0%} would be inside if the published run were one more of these."
+        "Of 7 numbers each. All runs start from `torch.manual_seed(published seed)` in float64 (an ensemble's "
+        "members from it and the seeds after it) and differ in the order of examples and the noise. Together "
+        f"{total['minmax']} of {total['n']}; {total['expected_minmax']:.0%} would be inside if the published run "
+        "were one more of these."
     )
     title = "Published numbers inside the range of runs from the published seed"
     return Table(

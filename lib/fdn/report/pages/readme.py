@@ -27,14 +27,15 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     more = more.replace("data/extras", "[data/extras](data/extras/README.md)") + " " if more else ""
     test = published.uniformity(metrics, protocol).set_index(["by", "name"]).loc[("total", "total")]
     lines = [
-        f"Of the 252 published numbers, {n} are compared: **{int(total['minmax'])} lie inside the range of our seeds** "
-        f"({total['minmax'] / n:.0%}; if the published run were simply one more seed, {total['expected_minmax']:.0%} would), "
-        f"{int(total['central'])} of them between their 5 and 95 % quantiles ({total['central'] / n:.0%}; {total['expected_central']:.0%}). "
-        "As a whole the published runs lie "
-        f"{'as far out as our own seeds do' if test['p'] > 0.05 else 'further out than our own seeds do'} (randomisation test "
-        f"over (data set, model): p = {test['p']:.2f}). Seeds: {counts}. {more}Every number, with its place among the seeds and, where it "
-        "is outside, the reason: [data/comparison/compare.md](data/comparison/compare.md). Inside the range, per model and data "
-        "set (of 7 numbers each):",
+        f"Of the 252 published numbers, {n} are compared: **{int(total['minmax'])} lie inside the range of our "
+        f"seeds** ({total['minmax'] / n:.0%}; if the published run were simply one more seed, "
+        f"{total['expected_minmax']:.0%} would), {int(total['central'])} of them between their 5 and 95 % quantiles "
+        f"({total['central'] / n:.0%}; {total['expected_central']:.0%}). As a whole the published runs lie "
+        f"{'as far out as our own seeds do' if test['p'] > 0.05 else 'further out than our own seeds do'} "
+        f"(randomisation test over (data set, model): p = {test['p']:.2f}). Seeds: {counts}. {more}Every number, "
+        "with its place among the seeds and, where it is outside, the reason: "
+        "[data/comparison/compare.md](data/comparison/compare.md). Inside the range, per model and data set (of 7 "
+        "numbers each):",
         "",
         "| model | " + " | ".join(published.DATASETS) + " | all |",
         "|---|" + "--:|" * (len(published.DATASETS) + 1),

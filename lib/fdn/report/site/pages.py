@@ -245,8 +245,8 @@ def _notebooks(site: _Site) -> list[str]:
         notebook = nbformat.read(path, as_version=4)
         shutil.copyfile(path, site.source / "downloads" / path.name)
         words = (
-            f"{{download}}`This notebook <../downloads/{path.name}>` as executed: a figure or table is made by the cell above it. "
-            "The results it reads are on the pages of each [data set](../results/index.md), as CSV. "
+            f"{{download}}`This notebook <../downloads/{path.name}>` as executed: a figure or table is made by the "
+            "cell above it. The results it reads are on the pages of each [data set](../results/index.md), as CSV. "
             f"Run it: `papermill notebooks/{path.name} out/{path.name}`."
         )
         notebook.cells.insert(1, nbformat.v4.new_markdown_cell(words, id="how-to-run"))
@@ -293,7 +293,8 @@ def _provenance(site: _Site) -> None:
             for i, row in sums.iterrows()
         ]  # fmt: skip
         _csv(site, frame, "provenance/run_times.csv")
-        headings = ["Protocol", "Data set", "Model", "Seeds", *(f"{name.capitalize()} [s]" for name in phases), "Total [s]",
+        headings = ["Protocol", "Data set", "Model", "Seeds", *(f"{name.capitalize()} [s]" for name in phases), "Total "
+         "[s]",
                     "Per seed [s]", "Environment"]  # fmt: skip
     _render(
         site, "provenance.md", here=experiment.environment(), numerics=results.NUMERICS,
