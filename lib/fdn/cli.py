@@ -360,9 +360,12 @@ def _budget(args: argparse.Namespace) -> None:
 )
 def _reproduce(args: argparse.Namespace) -> None:
     """The paper in one call, from data to figures; continues an earlier call."""
-    from fdn.workflow.reproduce import reproduce
+    from fdn.workflow import engine, study
 
-    reproduce(args.out, args.seeds, args.ccpp_seeds, args.epochs, _named(args.dataset))
+    names = _named(args.dataset)
+    tasks = {name: args.ccpp_seeds if name == "ccpp" else args.seeds for name in names or published.DATASETS}
+    options = {"epochs": args.epochs, "required": names is not None, "stand_in": args.seeds}
+    engine.run(study.plan(args.out, tasks, ALL_MODELS, **options), args.out)
 
 
 @command(
@@ -386,13 +389,13 @@ def _reproduce(args: argparse.Namespace) -> None:
 )
 def _paper(args: argparse.Namespace) -> None:
     """The whole study, 20 to 100 seeds a task, on this machine's cores or a cluster; continues an earlier call."""
-    from fdn.workflow import study
+    from fdn.workflow import engine, study
 
-    names = _named(args.dataset) or published.DATASETS
-    tasks = {name: study.SEEDS.get(name, "0:20") if args.seeds is None else args.seeds for name in names}
-    out = Path(os.path.abspath(args.out))
-    plan = study.plan(out, tasks, _named(args.models, ALL_MODELS, "model"), args.protocol, args.epochs)
-    study.paper(plan, out, args.profile)
+    names = _named(args.dataset)
+    tasks = {name: study.STUDY_SEEDS.get(name, "0:20") if args.seeds is None else args.seeds
+             for name in names or published.DATASETS}  # fmt: skip
+    chosen, required = _named(args.models, ALL_MODELS, "model"), names is not None
+    engine.run(study.plan(args.out, tasks, chosen, args.protocol, args.epochs, required), args.out, args.profile)
 
 
 @command(out(what="results folder"), examples=("--out out",))
@@ -540,9 +543,14 @@ def _site(args: argparse.Namespace) -> None:
 @command(checkout=True)
 def _smoke(args: argparse.Namespace) -> None:
     """Walk the whole path with few epochs, into out/smoke."""
-    from fdn.workflow.reproduce import smoke
+    import shutil
 
-    smoke()
+    from fdn.workflow import engine, study
+
+    out = paths.DEFAULT_OUT / "smoke"
+    shutil.rmtree(out, ignore_errors=True)
+    tasks = dict.fromkeys(("step", study.STAND_IN), "0:2")
+    engine.run(study.plan(out, tasks, ALL_MODELS, epochs=2), out)
 
 
 # From the words typed to an exit status
