@@ -42,8 +42,7 @@ def write_results(
                     **metrics.pointwise(draws, dataset.y_test),
                 })  # fmt: skip
                 results.write_cell(out, row, points, dataset.fingerprint)
-            names = "-".join(map(str, seeds))
-            results.write_sidecar(out, protocol, name, model, names, {"seeds": list(seeds), **SIDECAR})
+            results.write_sidecar(out, name, model, protocol, {"seeds": list(seeds), **SIDECAR})
     return results.collect(out)
 
 

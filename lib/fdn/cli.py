@@ -192,11 +192,10 @@ def _run(args: argparse.Namespace) -> None:
     seeds = parse_seeds(args.seeds)
     chosen = parse_names(args.models, ALL_MODELS, "model")
     datasets = [*(_named(args.dataset) or ()), *_own_table(args)] or list(published.DATASETS)
-    options = {"workers": args.workers, "recompute": args.recompute, "device": device}
-    if args.cells_only:
-        experiment.compute(datasets, chosen, seeds, protocol, args.out, **options)
-        return
+    options = {"workers": args.workers, "recompute": args.recompute, "device": device, "gather": not args.cells_only}
     frame = experiment.run(datasets, chosen, seeds, protocol, args.out, **options)
+    if args.cells_only:
+        return
     print(f"Medians over seeds, protocol {protocol.label}:\n\n{console.medians(frame)}\n")
     out = console.shown_path(args.out)
     print(f"Written: {out}/metrics.parquet, a row per cell, and {out}/points, a row per test point")
@@ -361,9 +360,12 @@ def _budget(args: argparse.Namespace) -> None:
 )
 def _reproduce(args: argparse.Namespace) -> None:
     """The paper in one call, from data to figures; continues an earlier call."""
-    from fdn.workflow.reproduce import reproduce
+    from fdn.workflow import engine, study
 
-    reproduce(args.out, args.seeds, args.ccpp_seeds, args.epochs, _named(args.dataset))
+    names = _named(args.dataset)
+    tasks = {name: args.ccpp_seeds if name == "ccpp" else args.seeds for name in names or published.DATASETS}
+    options = {"epochs": args.epochs, "required": names is not None, "stand_in": args.seeds}
+    engine.run(study.plan(args.out, tasks, ALL_MODELS, **options), args.out)
 
 
 @command(
@@ -387,19 +389,19 @@ def _reproduce(args: argparse.Namespace) -> None:
 )
 def _paper(args: argparse.Namespace) -> None:
     """The whole study, 20 to 100 seeds a task, on this machine's cores or a cluster; continues an earlier call."""
-    from fdn.workflow import study
+    from fdn.workflow import engine, study
 
-    names = _named(args.dataset) or published.DATASETS
-    tasks = {name: study.SEEDS.get(name, "0:20") if args.seeds is None else args.seeds for name in names}
-    out = Path(os.path.abspath(args.out))
-    plan = study.plan(out, tasks, _named(args.models, ALL_MODELS, "model"), args.protocol, args.epochs)
-    study.paper(plan, out, args.profile)
+    names = _named(args.dataset)
+    tasks = {name: study.STUDY_SEEDS.get(name, "0:20") if args.seeds is None else args.seeds
+             for name in names or published.DATASETS}  # fmt: skip
+    chosen, required = _named(args.models, ALL_MODELS, "model"), names is not None
+    engine.run(study.plan(args.out, tasks, chosen, args.protocol, args.epochs, required), args.out, args.profile)
 
 
 @command(out(what="results folder"), examples=("--out out",))
 def _collect(args: argparse.Namespace) -> None:
     """Gather the cells of a results folder into its metrics.parquet."""
-    if not any(args.out.glob("cells/*/*/*/*.json")):
+    if not results.cells(args.out):
         raise UserError(f"{args.out} holds no cells to gather; `fdn run --out` writes them")
     frame = results.collect(args.out)
     print(f"Written: {console.shown_path(args.out / 'metrics.parquet')}, {len(frame)} cells")
@@ -438,9 +440,9 @@ def _publish(args: argparse.Namespace) -> None:
 def _differences(args: argparse.Namespace) -> None:
     """Measure what each difference between print and published runs does, and write the page."""
     from fdn.report.pages import differences as page
-    from fdn.runs import differences
+    from fdn.runs import differences, groups
 
-    differences.run(args.out, parse_seeds(args.seeds), args.workers)
+    groups.run(differences.MEASURED, args.out, args.seeds, args.workers)
     _say_written(page.write(args.out))
 
 
@@ -456,12 +458,11 @@ def _differences(args: argparse.Namespace) -> None:
 def _extras(args: argparse.Namespace) -> None:
     """Runs beyond the published tables: the print as written, other objectives and settings; and their page."""
     from fdn.report.pages import extras as page
-    from fdn.runs import extras
+    from fdn.runs import extras, groups
 
-    if args.seeds is not None:
-        parse_seeds(args.seeds)
-    chosen = extras.choose(None if args.only is None else [name.strip() for name in args.only.split(",")])
-    extras.run(chosen, args.out, args.seeds, args.workers)
+    names = [extra.name for extra in extras.EXTRAS]
+    chosen = _named(args.only, names, "group") or names
+    groups.run([e for e in extras.EXTRAS if e.name in chosen], args.out, args.seeds, args.workers)
     _say_written(page.write(args.out, args.to))
 
 
@@ -491,9 +492,7 @@ def _claims(args: argparse.Namespace) -> None:
     from fdn.report import claims
     from fdn.runs import extras
 
-    if args.results is not None:
-        results.load_metrics(args.results)  # says so if there are none
-    written = claims.write(args.to, extras.pool(args.results))
+    written = claims.write(args.to, extras.with_extras(args.results and results.load_metrics(args.results)))
     print(written[1].read_text(encoding="utf-8").split("\n")[2])  # the counts
     _say_written(written)
 
@@ -544,9 +543,14 @@ def _site(args: argparse.Namespace) -> None:
 @command(checkout=True)
 def _smoke(args: argparse.Namespace) -> None:
     """Walk the whole path with few epochs, into out/smoke."""
-    from fdn.workflow.reproduce import smoke
+    import shutil
 
-    smoke()
+    from fdn.workflow import engine, study
+
+    out = paths.DEFAULT_OUT / "smoke"
+    shutil.rmtree(out, ignore_errors=True)
+    tasks = dict.fromkeys(("step", study.STAND_IN), "0:2")
+    engine.run(study.plan(out, tasks, ALL_MODELS, epochs=2), out)
 
 
 # From the words typed to an exit status

@@ -66,7 +66,7 @@ def test_page_of_claims_holds_the_committed_results(tmp_path):
 def test_page_of_extras_holds_the_committed_results():
     """Long, for every group of runs is compared with the published numbers."""
     blocks = results.read_sidecars(paths.EXTRAS)
-    assert (paths.EXTRAS / "README.md").read_text(encoding="utf-8") == page_of_extras.page(extras.pool(), blocks)
+    assert (paths.EXTRAS / "README.md").read_text(encoding="utf-8") == page_of_extras.page(extras.with_extras(), blocks)
 
 
 def test_every_differing_setting_is_on_the_page_of_differences():

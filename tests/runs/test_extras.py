@@ -3,23 +3,26 @@
 from dataclasses import replace
 
 import pandas as pd
-import pytest
 from fake_results import write_results
 
-from fdn.errors import UserError
+from fdn.cli import main
 from fdn.models import FDN_MODELS, STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED
 from fdn.report import published
 from fdn.report.claims import CLAIMS
 from fdn.report.pages import extras as page_of_extras
-from fdn.runs import experiment, extras, results
+from fdn.runs import differences, experiment, extras, groups, results
 
 
-def test_groups_are_chosen_by_name():
-    assert [extra.name for extra in extras.choose(["iwae", "beta"])] == ["iwae", "beta"]
-    assert extras.choose(None) == list(extras.EXTRAS)
-    with pytest.raises(UserError, match="unknown group 'gamma'; choose from deterministic"):
-        extras.choose(["gamma"])
+def test_groups_are_chosen_by_name(monkeypatch, capsys, tmp_path):
+    chosen = []
+    monkeypatch.setattr(groups, "run", lambda found, *rest: chosen.append([extra.name for extra in found]))
+    monkeypatch.setattr(page_of_extras, "write", lambda *places: [])
+    for only in (["--only", "iwae,beta"], []):
+        assert main(["extras", *only, "--out", str(tmp_path)]) == 0
+    assert chosen == [["iwae", "beta"], [extra.name for extra in extras.EXTRAS]]
+    assert main(["extras", "--only", "gamma"]) == 2
+    assert "unknown group 'gamma'; choose from deterministic" in capsys.readouterr().err
 
 
 def test_every_variant_that_a_claim_needs_is_run():
@@ -33,15 +36,17 @@ def test_every_variant_that_a_claim_needs_is_run():
 
 
 def test_run_asks_for_every_cell_and_seed(monkeypatch, tmp_path):
-    asked = []
+    asked, said = [], []
     monkeypatch.setattr(experiment, "run", lambda *args: asked.append(args))
-    said = []
-    extras.run(extras.choose(["hypernetwork", "more-seeds"]), tmp_path, say=said.append)
-    assert [(args[3].label, len(args[2])) for args in asked] == [
-        ("published", 17), ("published+hyper_factor=0.5", 5), ("published+hyper_factor=2.0", 5),
+    found = [extra for extra in extras.EXTRAS if extra.name in ("hypernetwork", "more-seeds")]
+    groups.run(found, tmp_path, say=said.append)
+    assert [([protocol.label for protocol in args[3]], len(args[2])) for args in asked] == [
+        (["published"], 17), (["published+hyper_factor=0.5", "published+hyper_factor=2.0"], 5),
     ]  # fmt: skip
-    extras.run(extras.choose(["hypernetwork"]), tmp_path, seeds="7", say=said.append)
+    groups.run(found[1:], tmp_path, seeds="7", say=said.append)
     assert asked[-1][2] == [7] and len(said) == 3
+    groups.run(differences.MEASURED[:1], tmp_path, say=said.append)
+    assert [protocol.label for protocol in asked[-1][3]] == ["published", "published+toy_functions=printed"]
 
 
 def test_the_page_shows_changed_beside_published(tmp_path, monkeypatch):
@@ -95,10 +100,10 @@ def test_main_results_come_before_the_extras(tmp_path, monkeypatch):
     monkeypatch.setattr("fdn.paths.COMMITTED_RESULTS", main)
     monkeypatch.setattr("fdn.paths.EXTRAS", tmp_path / "none")
     first = write_results(main, ["step"], ["MLPNet"], [0])
-    assert extras.pool().equals(first)
+    assert extras.with_extras().equals(first)
     second = write_results(out, ["step"], ["MLPNet", "HyperNet"], [0, 1]).assign(mse_id=-1.0)
     second.to_parquet(out / "metrics.parquet")
-    both = extras.pool(folder=out).set_index(["model", "seed"])["mse_id"]
+    both = extras.with_extras(folder=out).set_index(["model", "seed"])["mse_id"]
     assert len(both) == 4 and both["MLPNet", 0] == first["mse_id"][0] and both["MLPNet", 1] == -1
     assert list(both.index.get_level_values("model")[:2]) == ["MLPNet", "MLPNet"]
     assert results.load_metrics(main).equals(first)

@@ -24,7 +24,7 @@ from fdn.protocol import PUBLISHED
 from fdn.runs import experiment, results
 from fdn.training.loop import fit
 
-CELL = ("published", "step", "BayesNet", 0)
+CELL = ("step", "BayesNet", "published", 0)
 ODD_NAMES = [
     "2024/05", "../escape", "..", ".", ".hidden", "/", " blank ", "ends.", "a" * 250, "数据" * 60, "nul\0", "line\nbreak", "~",
     "2024_05~4f6e1bad2f48", "tab\t", "\udcff", "",
@@ -283,9 +283,9 @@ def test_sidecars_of_older_versions_are_named_by_their_folders(folder):
 def test_a_run_mends_what_is_damaged_and_leaves_the_rest(tmp_path):
     experiment.run(["step"], ["TrainingMean"], [0, 1, 2, 3], PUBLISHED, tmp_path, progress=False)
     before = {name: content for name, content in contents(tmp_path).items() if not name.startswith("sidecar")}
-    cells = [results._path(tmp_path, "cells", "published", "step", "TrainingMean", seed, "json") for seed in range(4)]
+    cells = [results._path(tmp_path, "cells", "step", "TrainingMean", "published", seed, "json") for seed in range(4)]
     cells[0].write_text("null", encoding="utf-8")
-    points = results._path(tmp_path, "points", "published", "step", "TrainingMean", 1, "parquet")
+    points = results._path(tmp_path, "points", "step", "TrainingMean", "published", 1, "parquet")
     points.write_bytes(b"")
     (tmp_path / "metrics.parquet").write_bytes(b"")
     left = cells[2].stat().st_mtime_ns
@@ -345,7 +345,7 @@ def test_a_fit_of_other_arrays_is_none(arrays, older_cells, caplog):
     (damaged,) = out.glob("fits/*/*/MLPNet/1.npz")
     with np.load(damaged) as found:
         np.savez(damaged, **{**found, **arrays})
-    assert results.load_fit(out, protocol.label, "step", "MLPNet", 1) is None and f"{damaged} is damaged" in caplog.text
+    assert results.load_fit(out, "step", "MLPNet", protocol.label, 1) is None and f"{damaged} is damaged" in caplog.text
 
 
 def test_a_fit_that_is_one_array_or_damaged_in_the_middle_is_none(older_cells):
@@ -354,10 +354,10 @@ def test_a_fit_that_is_one_array_or_damaged_in_the_middle_is_none(older_cells):
     content = damaged.read_bytes()
     for at in range(30, len(content) - 200, 97):
         damaged.write_bytes(content[:at] + bytes(64) + content[at + 64 :])
-        results.load_fit(out, protocol.label, "step", "MLPNet", 1)
+        results.load_fit(out, "step", "MLPNet", protocol.label, 1)
     with damaged.open("wb") as file:
         np.save(file, np.ones(3))
-    assert results.load_fit(out, protocol.label, "step", "MLPNet", 1) is None
+    assert results.load_fit(out, "step", "MLPNet", protocol.label, 1) is None
 
 
 @pytest.mark.parametrize("model", ["DeepEnsembleNet", "LP-FDNet"])

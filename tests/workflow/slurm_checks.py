@@ -23,7 +23,7 @@ from fake_results import contents
 
 from fdn import paths
 from fdn.runs import results
-from fdn.workflow import study
+from fdn.workflow import engine, study
 
 SCRIPT = paths.ROOT / "workflow" / "one_node_slurm.sh"
 MODELS = ("BayesNet", "LP-FDNet")
@@ -67,7 +67,7 @@ def alone(tmp_path_factory) -> bytes:
 @pytest.fixture
 def profile(tmp_path) -> Path:
     """The profile for SLURM, but with a glance at the queue every other second."""
-    text = (study.PROFILES / "slurm" / "config.yaml").read_text(encoding="utf-8")
+    text = (engine.PROFILES / "slurm" / "config.yaml").read_text(encoding="utf-8")
     text, changed = re.subn(r"(?m)^(.*status-checks): .*$", r"\1: 2", text)
     assert changed == 2
     folder = tmp_path / "profile"
@@ -113,12 +113,12 @@ def test_a_cluster_gives_the_same_bytes_and_a_second_call_computes_nothing(slurm
     said = ended(paper(out, profile), 0)
     assert "16 cells computed, 0 of 16 missing" in said and "published numbers" in said
     assert (out / "metrics.parquet").read_bytes() == alone
-    submitted = (out / study.SAID).read_text(encoding="utf-8").count("has been submitted with SLURM jobid")
-    assert submitted == len(MODELS) + len(study.read(out).products)
+    submitted = (out / engine.SAID).read_text(encoding="utf-8").count("has been submitted with SLURM jobid")
+    assert submitted == len(study.read(out).steps)
     cells = times(out)
     said = ended(paper(out, profile), 0)
     assert "0 cells to compute" in said and times(out) == cells
-    assert "cells_" not in (out / study.SAID).read_text(encoding="utf-8")
+    assert "rule step_" not in (out / engine.SAID).read_text(encoding="utf-8")
 
 
 def test_what_scancel_and_a_killed_slurmd_leave_is_done_by_the_next_call(slurm, profile, alone, tmp_path):

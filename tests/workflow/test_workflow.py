@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_results import NASTY, contents, write_results
-from test_reproduce import TRAINING, write_pair
+from fake_results import contents, write_results
+from projects import TRAINING, finish, write_pair
 
 from fdn import data, paths
 from fdn.arguments import parse_protocol
@@ -26,12 +26,13 @@ from fdn.cli import main
 from fdn.data import uci
 from fdn.errors import UserError
 from fdn.runs import experiment, results
-from fdn.workflow import study
+from fdn.workflow import engine, study
 
 pytest.importorskip("snakemake", reason="the extra `workflow` is not installed")
 
 MODELS = ("BayesNet", "LP-FDNet")
 SHORT = "published+epochs=1"
+NOT_KEPT = ("lock", "plan.json")  # written by every call
 
 
 def cell(out: Path, dataset: str, model: str, seed: int, protocol: str = "published") -> Path:
@@ -48,19 +49,6 @@ def assert_same_results(out: Path, alone: Path) -> None:
     pd.testing.assert_frame_equal(results.load_metrics(out), results.load_metrics(alone), rtol=1e-6)
 
 
-def touch(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-
-
-@pytest.fixture
-def tmp_path(tmp_path):
-    """A folder whose name no part of the program may take for more than a name."""
-    folder = tmp_path / NASTY
-    folder.mkdir()
-    return folder
-
-
 @pytest.fixture(scope="module")
 def cells_of_two_models(tmp_path_factory):
     """A results folder."""
@@ -75,20 +63,39 @@ def finished(cells_of_two_models, tmp_path):
     out = shutil.copytree(cells_of_two_models, tmp_path / "out")
     plan = study.plan(out, {"step": "0:20"}, MODELS)
     assert study.prepare(plan, out) == {}
-    for step, product in plan.products.items():
-        touch(out / plan.mark(step))
-        touch(out / product)
+    for step in plan.steps:
+        if step.product:
+            finish(step, out)
     return plan, out
+
+
+@pytest.fixture
+def a_job_each(monkeypatch):
+    """However little a model takes."""
+    monkeypatch.setattr(study, "LEAST", 0)
+
+
+def mark(plan: study.Study, out: Path, name: str) -> Path:
+    """Of a step."""
+    [path] = [out / step.mark for step in plan.steps if step.name == name]
+    return path
 
 
 def test_the_whole_study_has_every_run_of_the_paper_in_few_jobs(monkeypatch, tmp_path):
     monkeypatch.setattr(uci, "fetch", lambda name: None)
     monkeypatch.setattr(experiment, "load_dataset", lambda name, protocol: data.load("step"))
     plan = study.plan(tmp_path)
-    cells = [piece for piece in plan.pieces if piece.model != "TrainingMean"]
-    assert sum(len(study.parse_seeds(piece.seeds)) for piece in cells) == 996
-    assert len({piece.name for piece in plan.pieces}) == len(plan.pieces) <= 100
-    assert len(plan.notebooks) == 3 + 2 + 1 + 1 + 1 and plan.missing == ()
+    keys = [key for key in plan.keys() if key[1] != "TrainingMean"]
+    assert len(keys) == len(set(keys)) == 996
+    assert len({step.rule for step in plan.steps}) == len(plan.steps) and len(plan.pieces) <= 100
+    assert sum(step.source is not None for step in plan.steps) == 3 + 2 + 1 + 1 + 1 and plan.missing == ()
+
+
+def test_models_that_take_no_time_share_a_job():
+    costs = [("A", 0.0), ("B", study.LEAST / 2), ("C", study.LEAST), ("D", 9 * study.LEAST), ("E", 1.0), ("F", 2.0)]
+    bundles = study._bundles(costs)
+    assert [models for models, _ in bundles] == [("A", "B", "C"), ("D",), ("E", "F")]
+    assert sum(cost for _, cost in bundles) == sum(cost for _, cost in costs)
 
 
 def test_files_that_cannot_be_had_are_left_out_and_named(monkeypatch, tmp_path):
@@ -99,11 +106,14 @@ def test_files_that_cannot_be_had_are_left_out_and_named(monkeypatch, tmp_path):
     plan = study.plan(tmp_path)
     assert plan.missing == ("airfoil", "ccpp", "energy")
     assert {piece.dataset for piece in plan.pieces} == {"step", "sine", "quad"}
+    assert study.plan(tmp_path, stand_in="0:2").datasets == ("step", "sine", "quad", "diabetes")
+    with pytest.raises(UserError, match="not here"):
+        study.plan(tmp_path, required=True)
 
 
 def test_only_missing_cells_make_a_finished_piece_unfinished(finished):
     plan, out = finished
-    first, second = (out / plan.mark(piece.name) for piece in plan.pieces)
+    first, second = (mark(plan, out, piece.name) for piece in plan.pieces)
     for seed in (3, 7, 11):
         cell(out, "step", "LP-FDNet", seed).unlink()
     assert study.prepare(plan, out) == {"step/LP-FDNet/0:20": 3}
@@ -139,23 +149,44 @@ def test_files_of_a_killed_writer_are_never_read(finished):
     assert len(results.collect(out)) == 39
 
 
-def test_the_plan_changes_with_what_is_to_be_shown_and_not_otherwise(finished):
+def test_the_plan_is_read_as_it_was_written_and_can_leave_out_what_is_not_complete(finished):
     plan, out = finished
-    written = (out / study.PLAN).stat().st_mtime_ns
     assert study.read(out) == plan
     cell(out, "step", "BayesNet", 0).unlink()
-    study.prepare(plan, out)
-    assert (out / study.PLAN).stat().st_mtime_ns == written
-    study.prepare(plan, out, complete_only=True)
-    assert [piece.model for piece in study.read(out).pieces] == ["LP-FDNet"]
+    absent = study.prepare(plan, out)
+    there = study.only_complete(plan, out, absent)
+    assert [piece.models for piece in there.pieces] == [("LP-FDNet",)]
+    study.prepare(there, out)
+    assert study.read(out) == there and len(there.steps) == len(plan.steps) - 1
 
 
-def test_a_step_whose_product_is_gone_is_done_again(finished):
+def test_a_step_whose_product_is_gone_or_whose_command_is_another_is_done_again(finished):
     plan, out = finished
     (out / "tables").rename(out / "elsewhere")
+    mark(plan, out, "compare").write_text("compare\n--protocol\nas_written\n", encoding="utf-8")
     study.prepare(plan, out)
-    assert not (out / plan.mark("tables")).exists()
-    assert (out / plan.mark("figures")).exists() and (out / plan.mark("notebook/05_figures_and_tables")).exists()
+    left = {step.name for step in plan.steps if not (out / step.mark).exists()}
+    assert left == {"tables", "compare"}
+
+
+def test_a_step_older_than_what_it_is_made_from_is_done_again(finished, monkeypatch, tmp_path):
+    plan, out = finished
+    newer = time.time() + 100
+    os.utime(cell(out, "step", "BayesNet", 0), (newer, newer))
+    study.prepare(plan, out)
+    assert [step.name for step in plan.steps if not (out / step.mark).exists()] == ["collect"]
+    program = tmp_path / "program.py"
+    program.touch()
+    os.utime(program, (newer, newer))
+    monkeypatch.setattr(paths, "program", lambda: [program])
+    study.prepare(plan, out)
+    assert [step.name for step in plan.steps if (out / step.mark).exists()] == [piece.name for piece in plan.pieces]
+
+
+def test_marks_of_complete_cells_are_as_old_as_the_newest(finished):
+    plan, out = finished
+    newest = max(path.stat().st_mtime_ns for path in out.glob("cells/*/*/BayesNet/*"))
+    assert mark(plan, out, "step/BayesNet/0:20").stat().st_mtime_ns == newest
 
 
 def test_requests_are_read_as_on_the_command_line(capsys, tmp_path):
@@ -171,45 +202,16 @@ def test_requests_are_read_as_on_the_command_line(capsys, tmp_path):
         (["--dataset", "step", "--models", "MLP"], "unknown model 'MLP'"),
         (["--dataset", "step", "--profile", "slurmm"], "choose from local, slurm"),
         (["--dataset", "step", "--seeds", "5:0"], "holds no seed"),
-        (["--dataset", "step", "--out", os.devnull + "/out"], "Not a directory"),
+        (["--dataset", "step", "--out", os.devnull + "/out"], "Not a directory; choose another output folder"),
     ):
         assert main(["paper", *out, *options]) == 2
         assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def without_snakemake(monkeypatch):
-    """In Snakemake's place: pieces of random cells, but for those named ``failing``, and empty products."""
-    failing: list[str] = []
-
-    def run(out: Path, profile: Path, say: object) -> bool:
-        plan = study.read(out)
-        for piece in plan.pieces:
-            if (out / plan.mark(piece.name)).exists():
-                continue
-            log = out / plan.log(piece.name)
-            log.parent.mkdir(parents=True, exist_ok=True)
-            if piece.name in failing:
-                log.write_text("a warning\nfdn: some cells could not be computed:\nwhy\n", encoding="utf-8")
-                continue
-            write_results(out, [piece.dataset], [piece.model], study.parse_seeds(piece.seeds))
-            touch(out / plan.mark(piece.name))
-        if not all((out / plan.mark(piece.name)).exists() for piece in plan.pieces):
-            return False
-        for step, product in plan.products.items():
-            if not (out / plan.mark(step)).exists():
-                touch(out / product)
-                touch(out / plan.mark(step))
-        return True
-
-    monkeypatch.setattr(study, "_snakemake", run)
-    return failing
-
-
-def test_what_failed_is_said_and_the_same_command_does_the_rest(without_snakemake, capsys, tmp_path):
+def test_what_failed_is_said_and_the_same_command_does_the_rest(a_job_each, steps, capsys, tmp_path):
     out = tmp_path / "out"
     command = ["paper", "--dataset", "step", "--models", ",".join(MODELS), "--seeds", "0:3", "--out", str(out)]
-    without_snakemake.append("step/BayesNet/0:3")
+    steps[1].append("step/BayesNet/0:3")
     assert main(command) == 1
     said = capsys.readouterr()
     assert "6 cells in 2 jobs, 6 cells to compute" in said.out
@@ -217,11 +219,11 @@ def test_what_failed_is_said_and_the_same_command_does_the_rest(without_snakemak
     assert "step/BayesNet/0:3: fdn: some cells could not be computed:\nwhy\n" in said.err
     assert "step/LP-FDNet" not in said.err and (out / "tables").exists()
     first = times(out)
-    without_snakemake.clear()
+    steps[1].clear()
     assert main(command) == 0
     assert "3 cells computed, 0 of 6 missing" in capsys.readouterr().out
     assert len(times(out)) == 6 and first.items() <= times(out).items()
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != "lock"}
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name not in NOT_KEPT}
     assert main(command) == 0
     assert "Nothing to do" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -233,20 +235,20 @@ def test_reasons_come_from_the_job_or_from_the_scheduler_that_ended_it(finished)
     cell(out, "step", "BayesNet", 0).unlink()
     cell(out, "step", "LP-FDNet", 0).unlink()
     study.prepare(plan, out)
-    for piece in plan.pieces:
-        touch(out / plan.log(piece.name))
-    slurm = out / ".snakemake" / "slurm_logs" / "rule_cells_step_LP_FDNet" / "0:20" / "7.log"
-    touch(slurm)
+    slurm = out / ".snakemake" / "slurm_logs" / "rule_step_LP_FDNet_0_20" / "7.log"
+    for path in (slurm, *(out / step.log for step in plan.steps[:2])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     slurm.write_text("host: node\nslurmstepd-node: error: *** JOB 7 CANCELLED ***\n", encoding="utf-8")
-    assert study._failures(plan, out) == {
+    assert engine._failures(plan, out) == {
         first.name: "ended without a word: killed or cancelled",
         second.name: "slurmstepd-node: error: *** JOB 7 CANCELLED ***",
     }
 
 
-def test_two_runs_do_not_work_in_one_folder(without_snakemake, capsys, tmp_path):
+def test_two_runs_do_not_work_in_one_folder(steps, capsys, tmp_path):
     command = ["paper", "--dataset", "step", "--models", "BayesNet", "--seeds", "0", "--out", str(tmp_path)]
-    with study._alone(tmp_path):
+    with engine._alone(tmp_path):
         assert main(command) == 2
         assert "another run is at work" in capsys.readouterr().err
     assert main(command) == 0
@@ -268,37 +270,62 @@ def test_collecting_misses_no_cell_of_a_run_that_ends_meanwhile(monkeypatch, tmp
     assert set(results.load_metrics(tmp_path)["model"]) == set(MODELS) and calls == [1, 2, 2]
 
 
+STREAMS = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
+
+
+def would_run(out: Path, *options: str) -> tuple[dict[str, int], str]:
+    """How often Snakemake would run each rule, and all it says."""
+    options = (*options, "--dry-run", "--printshellcmds", "--quiet", "reason")
+    run = engine.start_snakemake(out, engine.PROFILES / "local", *options, **STREAMS)
+    said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    return {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)}, said
+
+
 def test_snakemake_alone_plans_the_run_it_is_asked_for(monkeypatch, tmp_path):
     """Takes as long as Snakemake does to start."""
     out = tmp_path / "out"
-    shutil.copytree(study.SNAKEFILE.parent, tmp_path / "workflow")
-    monkeypatch.setattr(study, "SNAKEFILE", tmp_path / "workflow" / "Snakefile")
-    request = ["tasks=step=0:30 sine=0:1", f"models={','.join(MODELS)}", "protocol=as_written", "epochs=1"]
-    options = ["--config", *request, "--dry-run", "--printshellcmds", "--quiet", "reason"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
-    run = study.start_snakemake(out, tmp_path / "workflow" / "profiles" / "local", *options, **streams)
-    said, _ = run.communicate(timeout=300)
-    assert run.returncode == 0, said
+    shutil.copytree(engine.SNAKEFILE.parent, tmp_path / "workflow")
+    monkeypatch.setattr(engine, "SNAKEFILE", tmp_path / "workflow" / "Snakefile")
+    monkeypatch.setattr(engine, "PROFILES", tmp_path / "workflow" / "profiles")
+    request = ["tasks=step=0:60 sine=0:1", f"models={','.join(MODELS)}", "protocol=as_written", "epochs=1"]
+    counts, said = would_run(out, "--config", *request)
     plan = study.read(out)
-    assert plan.label == "as_written+epochs=1" and {piece.model for piece in plan.pieces} == set(MODELS)
+    assert plan.label == "as_written+epochs=1" and {model for piece in plan.pieces for model in piece.models} == set(
+        MODELS
+    )
     commands = [line.strip() for line in said.split("\n") if " -m fdn notebook " in line]
-    assert len(set(commands)) == len(plan.notebooks)
+    assert len(set(commands)) == 4 == sum(step.source is not None for step in plan.steps)
     for command in commands:  # as a shell reads it, and only what is asked for
         assert f"out={out}" in shlex.split(command)
-    counts = dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE))
-    assert int(counts["total"]) == len(plan.pieces) + len(plan.products) + 1
-    assert {piece.rule for piece in plan.pieces} < set(counts)
+    assert counts == dict.fromkeys((step.rule for step in plan.steps), 1) | {"all": 1, "total": len(plan.steps) + 1}
+
+
+def test_new_cells_bring_up_to_date_what_shows_them_and_no_other_notebook(tmp_path):
+    """Takes as long as Snakemake does to start, twice."""
+    out = tmp_path / "out"
+    write_results(out, ["step", "sine"], MODELS, [0, 1])
+    plan = study.plan(out, {"step": "0:2", "sine": "0:2"}, MODELS)
+    study.prepare(plan, out)
+    for step in plan.steps:
+        if step.product:
+            finish(step, out)
+    assert study.prepare(plan, out) == {} and would_run(out, "--config", "prepared=True")[0] == {}
+    cell(out, "sine", "BayesNet", 1).unlink()
+    assert list(study.prepare(plan, out).values()) == [1]
+    ran = set(would_run(out, "--config", "prepared=True")[0])
+    everything = {step.rule for step in plan.steps} | {"all", "total"}
+    assert everything - ran == {"notebook_03_toy_step_0_2", plan.steps[0].rule}
 
 
 def cells_and_collection(out: Path) -> subprocess.Popen:
     """What `fdn paper` starts, but for tables, figures, notebooks and comparison."""
     study.prepare(study.plan(out, {"step": "0:2"}, MODELS, epochs=1), out)
     options = ["--config", "prepared=True", "--until", "collect"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
-    return study.start_snakemake(out, study.PROFILES / "local", *options, start_new_session=True, **streams)
+    return engine.start_snakemake(out, engine.PROFILES / "local", *options, start_new_session=True, **STREAMS)
 
 
-def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done(tmp_path):
+def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done(a_job_each, tmp_path):
     """Long, for Snakemake is started three times, and its jobs in processes of their own."""
     out = tmp_path / "out"
     run = cells_and_collection(out)
@@ -321,9 +348,8 @@ def test_killed_at_any_moment_or_with_a_cell_that_fails_exactly_the_rest_is_done
     failed = times(out)
     assert run.returncode != 0 and len(failed) == 3, said
     assert killed.items() <= failed.items(), f"killed {moment} s after the first cell"
-    assert "it is a folder" in (out / "workflow" / "log" / SHORT / "step" / "LP-FDNet" / "0:2.log").read_text(
-        encoding="utf-8"
-    )
+    [log] = (out / "workflow" / "log" / "step").glob("LP-FDNet/0:2.log")
+    assert "it is a folder" in log.read_text(encoding="utf-8")
 
     obstacle.rmdir()
     said, _ = (run := cells_and_collection(out)).communicate(timeout=300)

@@ -6,14 +6,13 @@ else unchanged. The rest are recorded with the reason why there is nothing to ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fdn import paths
 from fdn.models import FDN_MODELS, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
-from fdn.runs import experiment, results
+from fdn.runs import groups
 
 VARIATIONAL = ("BayesNet", "GaussHyperNet", *FDN_MODELS)
 ENSEMBLE = ("DeepEnsembleNet",)
@@ -32,10 +31,22 @@ class Difference:
     models: tuple[str, ...] = ()
     remark: str = ""  # why there is nothing to run, or what to expect
 
+    seeds: str = "0:5"
+
+    @property
+    def name(self) -> str:
+        """Of the group of runs."""
+        return self.topic
+
     @property
     def protocol(self) -> Protocol | None:
         """The published protocol with this one setting as printed."""
         return replace(PUBLISHED, **{self.field: getattr(AS_WRITTEN, self.field)}) if self.field else None
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """What is compared."""
+        return (PUBLISHED, self.protocol) if self.protocol else ()
 
 
 DIFFERENCES = (
@@ -131,20 +142,9 @@ DIFFERENCES = (
 FOLDER = paths.ROOT / "data" / "differences"  # the page and the results behind it
 
 
-def run(out: Path, seeds: Sequence[int], workers: int | None = None) -> None:
-    """Compute the cells that the page needs: each measured difference, and the published protocol beside it."""
-    for difference in DIFFERENCES:
-        if difference.protocol:
-            for protocol in (PUBLISHED, difference.protocol):
-                experiment.run(difference.datasets, difference.models, seeds, protocol, out, workers)
+MEASURED = tuple(difference for difference in DIFFERENCES if difference.field)
 
 
-def collect(out: Path, folder: Path = FOLDER) -> Path:
-    """Write the results behind the page, ``metrics.parquet``, from a results folder; return its path."""
-    metrics = results.load_metrics(out)
-    wanted = {
-        (dataset, model, protocol.label)
-        for d in DIFFERENCES if d.protocol
-        for dataset in d.datasets for model in d.models for protocol in (PUBLISHED, d.protocol)
-    }  # fmt: skip
-    return results.write_metrics(folder, results.sort(results.of_blocks(metrics, wanted)))
+def collect(out: Path, folder: Path = FOLDER) -> list[Path]:
+    """Keep the cells behind the page of a results folder in ``data/differences`` or another folder; return the paths."""
+    return groups.collect(MEASURED, out, folder)

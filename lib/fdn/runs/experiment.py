@@ -11,10 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -33,7 +33,7 @@ from fdn.models import BASELINE, MODEL_NAMES, MODELS, check_model, model_spec
 from fdn.protocol import Protocol
 from fdn.runs import results
 from fdn.settings import Count, check_seeds, checked
-from fdn.training.loop import fit, restore
+from fdn.training.loop import Fit, fit, restore
 from fdn.training.prediction import Prediction
 
 BLOCK_SEEDS = 50  # seeds trained as one stack: bounds memory at any number of seeds
@@ -53,17 +53,17 @@ class Block:
     @property
     def key(self) -> tuple[str, str, str]:
         """Of its cells, less the seed."""
-        return self.protocol.label, self.dataset.name, self.model
+        return self.dataset.name, self.model, self.protocol.label
 
     @property
     def name(self) -> str:
         """For messages."""
-        return f"{self.dataset.name} {self.model} {self.protocol.label} seeds {', '.join(map(str, self.seeds))}"
+        return f"{' '.join(self.key)} seeds {', '.join(map(str, self.seeds))}"
 
     @property
     def cost(self) -> float:
         """Rough relative cost, to start the longest blocks first."""
-        cost = 0.0 if self.model == BASELINE else MODELS[self.model].cost
+        cost = 0.0 if self.model == BASELINE else MODELS[self.model].cost * self.protocol.epochs
         return (0.01 if self.kept else 1.0) * cost * len(self.seeds) * len(self.dataset.x_train)
 
 
@@ -106,16 +106,17 @@ def plan(
     they lack.
     """
     blocks = []
-    for dataset in datasets:
-        for model in models:
-            key = (protocol.label, dataset.name, model)
-            missing = [s for s in seeds if recompute or not results.has_cell(out, *key, s, dataset.fingerprint)]
-            short = [s for s in seeds if s not in set(missing) and results.lacking(results.read_cell(out, *key, s))]
-            if model == BASELINE:
-                missing += short
-            fits = [s for s in short if model != BASELINE and results.load_fit(out, *key, s)]
-            blocks += [Block(dataset, model, protocol, tuple(some)) for some in blocks_of(missing)]
-            blocks += [Block(dataset, model, protocol, tuple(some), kept=True) for some in blocks_of(fits)]
+    for dataset, model in product(datasets, models):
+        missing, short = [], []
+        for seed in seeds:
+            key = (dataset.name, model, protocol.label, seed)
+            cell = None if recompute else results.complete_cell(out, *key, dataset.fingerprint)
+            if cell is None or model == BASELINE and results.lacking(cell):
+                missing.append(seed)
+            elif results.lacking(cell) and results.has_fit(out, *key):
+                short.append(seed)
+        blocks += [Block(dataset, model, protocol, tuple(some)) for some in blocks_of(missing)]
+        blocks += [Block(dataset, model, protocol, tuple(some), kept=True) for some in blocks_of(short)]
     return sorted(blocks, key=lambda b: -b.cost)
 
 
@@ -126,42 +127,45 @@ def run_block(block: Block, out: Path, progress: bool = False, device: str | tor
     Raises:
         FloatingPointError: naming the seeds that never had a finite validation score; the others are written.
     """
-    device = choose_device(device)
-    dataset, protocol, start = block.dataset, block.protocol, time.perf_counter()
-    seconds: dict[str, float] = {}
-    if block.model == BASELINE:
-        draws = torch.full((1, len(dataset.x_test)), float(np.mean(dataset.y_train)), dtype=torch.float64)
-        noise_variance = torch.full_like(draws, protocol.noise_variance)
-        predictions = [Prediction(draws, noise_variance)] * len(block.seeds)
-        best_epoch, n_params = [0] * len(block.seeds), 1
-    else:
-        spec = model_spec(block.model, dataset.n_features, protocol)
-        if block.kept:
-            parameters, scores = zip(*(results.load_fit(out, *block.key, seed) for seed in block.seeds), strict=True)
-            trained = restore(spec, dataset, protocol, block.seeds, np.stack(parameters), np.stack(scores), device)
-        else:
-            trained = fit(spec, dataset, protocol, block.seeds, progress=progress, device=device)
-        seconds, best_epoch = dict(trained.seconds), trained.best_epoch
-        predictions = (trained.predict(seed, dataset.x_test) for seed in block.seeds)
-        n_params = trained.flat[0].numel()
-    failed, testing = [], time.perf_counter()
-    for seed, epoch, prediction in zip(block.seeds, best_epoch, predictions):
-        if epoch == 0 and block.model != BASELINE:
+    device, start = choose_device(device), time.perf_counter()
+    fits = {seed: found for seed in block.seeds if block.kept and (found := results.load_fit(out, *block.key, seed))}
+    if block.kept:
+        block = replace(block, seeds=tuple(fits))  # those that can be read
+    trained = None if block.model == BASELINE or not block.seeds else _fitted(block, fits, progress, device)
+    testing, failed = time.perf_counter(), []
+    for i, seed in enumerate(block.seeds):
+        if trained is None:
+            write_prediction(block, seed, 0, 1, _training_mean(block), out)
+        elif trained.best_epoch[i] == 0:
             failed.append(seed)
-            continue
-        if block.model != BASELINE and not block.kept:
-            at = block.seeds.index(seed)
-            results.write_fit(out, *block.key, seed, trained.flat[at].cpu().numpy(), trained.scores[at])
-        write_prediction(block, seed, int(epoch), n_params, prediction, out)
-    seconds["test"] = time.perf_counter() - testing
-    seconds["total"] = time.perf_counter() - start
-    if block.kept:  # run times and environment stay those of the training
-        return
-    seeds = "-".join(map(str, block.seeds))
-    sidecar = {"seeds": block.seeds, "seconds": seconds, "environment": environment(device)}
-    results.write_sidecar(out, protocol.label, dataset.name, block.model, seeds, sidecar)
+        else:
+            if not block.kept:
+                results.write_fit(out, (*block.key, seed), trained.flat[i].cpu().numpy(), trained.scores[i])
+            prediction, n_params = trained.predict(seed, block.dataset.x_test), trained.flat[0].numel()
+            write_prediction(block, seed, int(trained.best_epoch[i]), n_params, prediction, out)
+    if not block.kept:  # else run times and environment stay those of the training
+        end = time.perf_counter()
+        seconds = {**(trained.seconds if trained else {}), "test": end - testing, "total": end - start}
+        sidecar = {"seeds": block.seeds, "seconds": seconds, "environment": environment(device)}
+        results.write_sidecar(out, *block.key, sidecar)
     if failed:
         raise FloatingPointError(f"{block.name}: validation was never finite for seeds {failed}; nothing kept for them")
+
+
+def _fitted(block: Block, fits: Mapping[int, tuple], progress: bool, device: torch.device) -> Fit:
+    """A block's networks, from their kept fits or trained."""
+    spec = model_spec(block.model, block.dataset.n_features, block.protocol)
+    if not block.kept:
+        return fit(spec, block.dataset, block.protocol, block.seeds, progress=progress, device=device)
+    parameters, scores = map(np.stack, zip(*fits.values()))
+    return restore(spec, block.dataset, block.protocol, block.seeds, parameters, scores, device)
+
+
+def _training_mean(block: Block) -> Prediction:
+    """The baseline's: the mean of the training targets everywhere, (1, N)."""
+    mean = float(np.mean(block.dataset.y_train))
+    draws = torch.full((1, len(block.dataset.x_test)), mean, dtype=torch.float64)
+    return Prediction(draws, torch.full_like(draws, block.protocol.noise_variance))
 
 
 def write_prediction(
@@ -204,12 +208,13 @@ def run(
     datasets: Sequence[str | Dataset],
     models: Sequence[str],
     seeds: Sequence[int],
-    protocol: Protocol,
+    protocol: Protocol | Sequence[Protocol],
     out: Path,
     workers: int | None = None,
     progress: bool = True,
     recompute: bool = False,
     device: str | torch.device = CPU,
+    gather: bool = True,
 ) -> pd.DataFrame:
     """Compute whatever cells are missing in ``out`` and return the metrics of the cells asked for.
 
@@ -217,80 +222,72 @@ def run(
         datasets: names, or data sets of your own (see :func:`fdn.data.from_frame`).
         models: model names.
         seeds: model seeds; numbers do not depend on which seeds run together.
-        protocol: settings.
+        protocol: settings, or several.
         out: results folder (layout: :mod:`fdn.runs.results`).
         workers: processes, each with one thread; default one per core, or one that has the GPU.
         progress: show bars on a terminal.
         recompute: compute cells that exist again; each is kept until its successor is complete.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        gather: write ``metrics.parquet``; one of many jobs in the same folder leaves it to `fdn collect`.
 
     Raises:
         UserError: for an unknown name, a device that is not there, seeds that are not different integers of at least
             0, or an output that cannot be written.
         RuntimeError: if blocks failed, naming each and why; what succeeded is kept.
     """
-    seeds = check_seeds(seeds)
-    try:
-        compute(datasets, models, seeds, protocol, out, workers, progress, recompute, device)
-    except RuntimeError:
-        results.collect(out)
-        raise
-    frame = results.collect(out)
-    names = [d.name if isinstance(d, Dataset) else d for d in datasets]
-    wanted = frame["dataset"].isin(names) & frame["model"].isin(models) & frame["seed"].isin(seeds)
-    return frame[wanted & (frame["protocol"] == protocol.label)].reset_index(drop=True)
-
-
-def compute(
-    datasets: Sequence[str | Dataset],
-    models: Sequence[str],
-    seeds: Sequence[int],
-    protocol: Protocol,
-    out: Path,
-    workers: int | None = None,
-    progress: bool = True,
-    recompute: bool = False,
-    device: str | torch.device = CPU,
-) -> None:
-    """:func:`run` without gathering the cells: for one of many jobs that write into the same folder."""
     check_models(models)
     device, seeds, workers = choose_device(device), check_seeds(seeds), checked("workers", workers, Count | None)
-    loaded = [d if isinstance(d, Dataset) else load_dataset(d, protocol) for d in datasets]
-    out = Path(out)
-    for dataset, model in product(loaded, models):
-        results.check_writable(out, protocol.label, dataset.name, model)
-    blocks = plan(loaded, models, seeds, protocol, out, recompute)
+    out, blocks, keys = Path(out), [], []
+    for settings in [protocol] if isinstance(protocol, Protocol) else protocol:
+        loaded = [d if isinstance(d, Dataset) else load_dataset(d, settings) for d in datasets]
+        for dataset, model in product(loaded, models):
+            results.check_writable(out, dataset.name, model, settings.label)
+            keys += [(dataset.name, model, settings.label, seed) for seed in seeds]
+        blocks += plan(loaded, models, seeds, settings, out, recompute)
+    blocks.sort(key=lambda b: -b.cost)
     workers = min(workers or (available_cores() if device == CPU else 1), len(blocks))
-    failures = []
-    if workers <= 1:
-        for block in blocks:
-            try:
-                run_block(block, out, progress, device)
-            except (FloatingPointError, MemoryError) as error:
-                failures.append(f"{block.name}: {error}")
-    else:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-            with _interrupts_ignored():  # workers inherit this; they are ended below instead
-                futures = {pool.submit(run_block, block, out, False, device): block for block in blocks}
-            bar = tqdm(total=sum(len(b.seeds) for b in blocks), unit="cell", disable=None if progress else True)
-            try:
-                for future in as_completed(futures):
-                    error = future.exception()
-                    if isinstance(error, UserError):
-                        raise error
-                    if error is not None:
-                        failures.append(f"{futures[future].name}: {error!r}")
-                    bar.update(len(futures[future].seeds))
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in multiprocessing.active_children():
-                    process.terminate()
-                raise
-            finally:
-                bar.close()
+    outcomes = _in_turn(blocks, out, progress, device) if workers <= 1 else \
+        _in_processes(workers, blocks, out, progress, device)  # fmt: skip
+    failures = [f"{block.name}: {error}" for block, error in outcomes if error]
+    if gather:
+        results.collect(out)
     if failures:
         raise RuntimeError("some cells could not be computed:\n" + "\n".join(failures))
+    return results.frame_of(cell for key in keys if (cell := results.read_cell(out, *key)))
+
+
+Outcomes = Iterator[tuple[Block, str | None]]  # each block, once it is done, and the error that it ended with
+
+
+def _in_turn(blocks: Sequence[Block], out: Path, progress: bool, device: torch.device) -> Outcomes:
+    for block in blocks:
+        try:
+            run_block(block, out, progress, device)
+            yield block, None
+        except (FloatingPointError, MemoryError) as error:
+            yield block, str(error) or repr(error)
+
+
+def _in_processes(workers: int, blocks: Sequence[Block], out: Path, progress: bool, device: torch.device) -> Outcomes:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+        with _interrupts_ignored():  # workers inherit this; they are ended below instead
+            futures = {pool.submit(run_block, block, out, False, device): block for block in blocks}
+        bar = tqdm(total=sum(len(b.seeds) for b in blocks), unit="cell", disable=None if progress else True)
+        try:
+            for future in as_completed(futures):
+                error = future.exception()
+                if isinstance(error, UserError):
+                    raise error
+                yield futures[future], error and repr(error)
+                bar.update(len(futures[future].seeds))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+        finally:
+            bar.close()
 
 
 def available_cores() -> int:

@@ -7,9 +7,7 @@ warm-up and IWAE. ``data/extras`` holds their metrics, run times and environment
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -19,10 +17,9 @@ import pandas as pd
 from fdn import paths
 from fdn.arguments import parse_seeds
 from fdn.data import PAPER_DATASETS
-from fdn.errors import UserError
 from fdn.models import BASELINE, FDN_MODELS, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
-from fdn.runs import experiment, results
+from fdn.runs import groups, results
 
 ABLATED = ("step", "energy")
 
@@ -39,19 +36,11 @@ class Extra:
     seeds: str = "0:5"
     beside: tuple[str, ...] = ()  # models shown beside it, from the main results
 
-    @functools.cached_property
-    def keys(self) -> set[tuple[str, str, str]]:
-        """(data set, model, label of the protocol) of its cells."""
-        return set(product(self.datasets, self.models, (protocol.label for protocol in self.protocols)))
-
-    def seconds(self, blocks: Sequence[dict]) -> float:
-        """Run time of its cells, given the blocks of :func:`fdn.runs.results.read_sidecars`."""
-        seeds = set(parse_seeds(self.seeds))
-        return sum(b["seconds"]["total"] for b in blocks if _key(b) in self.keys and not seeds.isdisjoint(b["seeds"]))
-
-
-def _key(block: dict) -> tuple[str, str, str]:
-    return block["dataset"], block["model"], block["protocol"]
+    def seconds(self, sidecars: Sequence[dict]) -> float:
+        """Run time of its cells, given what :func:`fdn.runs.results.read_sidecars` reads."""
+        seeds, own = set(parse_seeds(self.seeds)), groups.blocks_of(self)
+        return sum(s["seconds"]["total"] for s in sidecars
+                   if groups.block_of(s) in own and not seeds.isdisjoint(s["seeds"]))  # fmt: skip
 
 
 def _changes(**settings: Sequence[object]) -> tuple[Protocol, ...]:
@@ -85,50 +74,18 @@ EXTRAS = (
 )  # fmt: skip
 
 
-def choose(names: Sequence[str] | None) -> list[Extra]:
-    """The extras of these names, in the order of EXTRAS; all if None. UserError for an unknown name."""
-    known = [extra.name for extra in EXTRAS]
-    if unknown := [name for name in names or () if name not in known]:
-        raise UserError(f"unknown group {unknown[0]!r}; choose from {', '.join(known)}")
-    return [extra for extra in EXTRAS if names is None or extra.name in names]
-
-
-def run(
-    extras: Sequence[Extra],
-    out: Path,
-    seeds: str | None = None,
-    workers: int | None = None,
-    say: Callable[[str], None] = print,
-) -> None:
-    """Compute the cells that ``out`` lacks; ``seeds`` replaces every group's own."""
-    for extra in extras:
-        start, numbers = time.perf_counter(), parse_seeds(extra.seeds if seeds is None else seeds)
-        for protocol in extra.protocols:
-            experiment.run(extra.datasets, extra.models, numbers, protocol, out, workers)
-        say(f"{extra.name}: {time.perf_counter() - start:.0f} s")
-
-
 def collect(out: Path, folder: Path | None = None) -> list[Path]:
-    """Write ``metrics.parquet`` and ``sidecar.json`` of the extras' cells in a results folder; return their paths."""
-    folder = paths.EXTRAS if folder is None else folder
-    metrics = results.load_metrics(out)
-    wanted = set().union(*(extra.keys for extra in EXTRAS))
-    blocks = [block for block in results.read_sidecars(out) if _key(block) in wanted]
-    used = results.sort(results.of_blocks(metrics, wanted))
-    return [results.write_metrics(folder, used), results.write_sidecars(folder, blocks)]
+    """Keep the extras' cells of a results folder in ``data/extras`` or another folder; return the paths."""
+    return groups.collect(EXTRAS, out, paths.EXTRAS if folder is None else folder)
 
 
-def pool(committed: Path | None = None, folder: Path | None = None) -> pd.DataFrame:
-    """All committed metrics: the main results, and the extras' cells that those do not hold.
+def with_extras(metrics: pd.DataFrame | None = None, folder: Path | None = None) -> pd.DataFrame:
+    """Metrics, by default the committed main results, and the committed extras' cells that they do not hold.
 
     Raises:
         FileNotFoundError: if there are no main results.
     """
-    return with_extras(results.load_metrics(paths.COMMITTED_RESULTS if committed is None else committed), folder)
-
-
-def with_extras(metrics: pd.DataFrame, folder: Path | None = None) -> pd.DataFrame:
-    """Metrics, and the committed extras' cells that they do not hold."""
+    metrics = results.load_metrics(paths.COMMITTED_RESULTS) if metrics is None else metrics
     folder = paths.EXTRAS if folder is None else folder
     if not (folder / "metrics.parquet").exists():
         return metrics

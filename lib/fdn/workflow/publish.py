@@ -69,7 +69,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
 
 
 def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
-    if not any(out.glob("cells/*/*/*/*.json")):
+    if not results.cells(out):
         raise UserError(f"{out} holds no results to publish; run `fdn reproduce --out {out}` first")
     frame = results.collect(out)  # cells of these numerics
     if frame.empty:

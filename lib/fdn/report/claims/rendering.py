@@ -74,7 +74,7 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
         metrics: default: the committed results and extras.
     """
     folder = paths.CLAIMS if folder is None else folder
-    found = findings(extras.pool() if metrics is None else metrics, latency.load())
+    found = findings(extras.with_extras() if metrics is None else metrics, latency.load())
     table, text = folder / "claims.csv", folder / "README.md"
     with results.atomic(table) as path:
         pd.DataFrame(found, columns=[field.name for field in fields(Finding)]).astype({"held": "Int64"}).to_csv(

@@ -16,11 +16,11 @@ SHOWN = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
 
 
 def write(out: Path, folder: Path = FOLDER) -> list[Path]:
-    """Write the page, ``README.md``, and the results behind it, ``metrics.parquet``, from a results folder."""
-    metrics = differences.collect(out, folder)
+    """Write the page, ``README.md``, and what :func:`fdn.runs.differences.collect` keeps; return their paths."""
+    written = differences.collect(out, folder)
     with results.atomic(folder / "README.md") as path:
         path.write_text(page(results.load_metrics(folder)), encoding="utf-8")
-    return [folder / "README.md", metrics]
+    return [folder / "README.md", *written]
 
 
 def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:

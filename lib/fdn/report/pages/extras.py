@@ -28,7 +28,7 @@ def update(folder: Path | None = None) -> Path:
     """Write the page anew from the folder's files and the main results, and return its path."""
     folder = paths.EXTRAS if folder is None else folder
     target = folder / "README.md"
-    text = page(extras.pool(folder=folder), results.read_sidecars(folder))
+    text = page(extras.with_extras(folder=folder), results.read_sidecars(folder))
     with results.atomic(target) as path:
         path.write_text(text, encoding="utf-8")
     return target
@@ -38,7 +38,7 @@ def page(metrics: pd.DataFrame, blocks: Sequence[dict]) -> str:
     """The page as Markdown: every group's medians beside those of the published protocol with the same seeds.
 
     Args:
-        metrics: from :func:`fdn.runs.extras.pool`.
+        metrics: from :func:`fdn.runs.extras.with_extras`.
         blocks: of the extras, from :func:`fdn.runs.results.read_sidecars`.
     """
     parts = [
