@@ -236,7 +236,7 @@ def run_all(
                     problem = problem or prepare(case, device, known)
                     if provider == "ours":
                         row["backend"], _ = backend_of(*problem[0][:2], case.kl)
-                    found = list(rows_of(case, build(provider, case, device), problem, device, quick))
+                    found = list(rows_of(case, rivals.build(provider, case, device), problem, device, quick))
                 except Exception as caught:  # of the reference, say
                     found = [{"status": _reason(caught)}]
                 yield from (row | it for it in found)
