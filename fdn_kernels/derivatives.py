@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def once_differentiable(backward):
-    """A backward whose results raise where they are differentiated.
+    """A backward whose results raise where they are differentiated by one of ``ctx.inputs``.
 
     PyTorch's own decorator lets them pass as constants where the incoming gradient is one, as that of ``y.sum()``.
     """
@@ -20,21 +20,19 @@ def once_differentiable(backward):
             found = backward(ctx, *gradients)
         if not torch.is_grad_enabled():
             return found
-        several = isinstance(found, tuple)
-        anchor = torch.zeros((), requires_grad=True)
-        marked = [t if t is None else _Refusing.apply(anchor, t) for t in (found if several else (found,))]
-        return tuple(marked) if several else marked[0]
+        return tuple(t if t is None else _Refusing.apply(t, *gradients, *ctx.inputs) for t in found)
 
     return wrapper
 
 
 class _Refusing(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, anchor: Tensor, t: Tensor) -> Tensor:
+    def forward(ctx, t: Tensor, *inputs: Tensor) -> Tensor:
         return t.view_as(t)
 
     @staticmethod
     def backward(ctx, gradient):
         raise RuntimeError(
-            "the compiled passes can be differentiated once, not twice; use backend 'reference' for second derivatives"
+            "the layer's written-out passes can be differentiated once, not twice; backend 'reference' gives second "
+            "derivatives"
         )

@@ -1,4 +1,4 @@
-"""The loops of :mod:`fdn_kernels.numba_ops`, imported where one is first used: whoever needs none does not need Numba."""
+"""The loops of :mod:`fdn_kernels.numba_ops`, imported where one is first used: who needs none needs no Numba."""
 
 
 def __getattr__(name: str):

@@ -138,8 +138,8 @@ def fdn_linear(
         floor: added to softplus(rho), a number of at least 0.
         prior_scale: standard deviation of the prior, sigma_0, from 1e-150 to 1e150.
         precision: of the Triton kernel's float32 matrix products: ``"tf32"``, ``"tf32x3"`` or ``"ieee"``.
-        backend: ``"auto"`` (Triton on a GPU that runs it, else torch; see :func:`fdn_kernels.backend_of`), ``"triton"``,
-            ``"torch"`` or ``"reference"``.
+        backend: ``"auto"`` (Triton on a GPU that runs it, else torch: :func:`fdn_kernels.backend_of` says which),
+            ``"triton"``, ``"torch"`` or ``"reference"``.
 
     Returns:
         y ``(..., K, B, d_out)``, or the :class:`Moments` of y, and the KL summed over the layer's weights and biases,
@@ -233,13 +233,13 @@ def _check_numbers(floor: float, prior_scale: float) -> None:
 
 
 def _check_inputs(a: Tensor, z: Tensor, weight: Tensor, bias: Tensor) -> tuple[tuple[int, ...], bool, int, int]:
-    """Replicate shape of the weight, whether the others' is the same, draws of z and d_out, from four inputs that fit."""
+    """Replicate shape of the weight, whether the others' is the same, draws of z and d_out, of inputs that fit."""
     dims = weight.dim()
     if not 2 < dims + 1 == a.dim() == z.dim() == bias.dim() + 2:
         raise ValueError(
-            f"fdn_linear: with weight (..., 2P, h) = {tuple(weight.shape)}, a is (..., K, B, d_in) or (..., B, d_in), z "
-            f"alike and bias (..., 2P), with as many replicate dimensions; given {tuple(a.shape)}, {tuple(z.shape)} and "
-            f"{tuple(bias.shape)}"
+            f"fdn_linear: with weight (..., 2P, h) = {tuple(weight.shape)}, a is (..., K, B, d_in) or (..., B, d_in), "
+            f"z alike and bias (..., 2P), with as many replicate dimensions; given {tuple(a.shape)}, "
+            f"{tuple(z.shape)} and {tuple(bias.shape)}"
         )
     *lead, n_out, h = weight.shape
     *a_lead, _, batch, d_in = a.shape
@@ -248,14 +248,15 @@ def _check_inputs(a: Tensor, z: Tensor, weight: Tensor, bias: Tensor) -> tuple[t
     d_out = n_out // (2 * (d_in + 1))  # divmod is not for torch.compile, whose sizes may be symbols
     if n_out != d_out * 2 * (d_in + 1) or n_bias != n_out or z_width != h or z_batch != batch:
         raise ValueError(
-            f"fdn_linear: weight (..., 2P, h) = {tuple(weight.shape)} with bias {tuple(bias.shape)} does not fit inputs "
-            f"(..., B, d_in) = {tuple(a.shape)} and z (..., B, h) = {tuple(z.shape)}; 2P must be a multiple of 2 (d_in + 1)"
+            f"fdn_linear: weight (..., 2P, h) = {tuple(weight.shape)} with bias {tuple(bias.shape)} does not fit "
+            f"inputs (..., B, d_in) = {tuple(a.shape)} and z (..., B, h) = {tuple(z.shape)}; 2P must be a multiple of "
+            "2 (d_in + 1)"
         )
     dtype = a.dtype
     if not dtype == z.dtype == weight.dtype == bias.dtype or not dtype.is_floating_point:
         raise ValueError(
-            f"fdn_linear: a, z, weight and bias share one floating-point type, not {dtype}, {z.dtype}, {weight.dtype} and "
-            f"{bias.dtype}"
+            f"fdn_linear: a, z, weight and bias share one floating-point type, not {dtype}, {z.dtype}, "
+            f"{weight.dtype} and {bias.dtype}"
         )
     return tuple(lead), lead == a_lead == z_lead == bias_lead, z_draws, d_out
 
@@ -292,8 +293,8 @@ def _resolve_noise(
         if isinstance(seed, Tensor):
             if seed.dtype != torch.int64 or seed.dim() > len(lead):
                 raise ValueError(
-                    f"seed is an int or an int64 tensor of at most {len(lead)} replicate dimensions, not {seed.dtype} of "
-                    f"shape {tuple(seed.shape)}"
+                    f"seed is an int or an int64 tensor of at most {len(lead)} replicate dimensions, not {seed.dtype} "
+                    f"of shape {tuple(seed.shape)}"
                 )
         elif seed is None or not (_is(seed, Integral) and -(2**63) <= seed < 2**63):
             raise ValueError(f"seed is {seed}; expected a 64-bit signed integer")
@@ -305,8 +306,8 @@ def _resolve_noise(
     if k < 1 or draws is not None and draws != k or a_draws != 1 and a_draws != k or q_draws != 1 and q_draws != k:
         given = f"draws = {draws}" if eps is None else f"draws = {draws} and eps of {k} draws"
         raise ValueError(
-            f"{given} do not fit inputs of {a_draws} and hypernetwork activations or weights of {q_draws} draws: the number "
-            "of draws is one positive integer K, and K or 1 there"
+            f"{given} do not fit inputs of {a_draws} and hypernetwork activations or weights of {q_draws} draws: the "
+            "number of draws is one positive integer K, and K or 1 there"
         )
     return noise, eps, seed, k
 
@@ -347,12 +348,8 @@ def _is_direct(
     backend: str, a: Tensor, z: Tensor, weight: Tensor, noise: str, draws: int, lead: tuple[int, ...]
 ) -> bool:
     """Whether the problem is small and plain enough to be computed without the registered op."""
-    if (
-        torch.compiler.is_compiling()
-        or backend == "triton"
-        or a.dtype in HALF
-        or torch._C._are_functorch_transforms_active()
-    ):
+    seen = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if seen or backend == "triton" or a.dtype in HALF:
         return False
     if backend == "reference":
         return True

@@ -98,16 +98,9 @@ def sampled_kl(q: WeightGaussian, eps: Tensor, prior_scale: float) -> Tensor:
 
 
 def fdn_linear(
-    a: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    noise: str,
-    eps: Tensor | None,
-    kl: str,
-    floor: float,
+    a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, noise: str, eps: Tensor | None, kl: str, floor: float,
     prior_scale: float,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Hypernetwork output, sampling, matvec and KL of one layer; see :func:`fdn_kernels.ops.fdn_linear`."""
     q = hypernet_gaussian(z, weight, bias, a.shape[-1], floor)
     y = gaussian_linear(a, q, noise, eps)
@@ -117,19 +110,9 @@ def fdn_linear(
 
 
 def linear(
-    a: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: Tensor | None,
-    seed: Tensor | None,
-    draws: int,
-    noise: str,
-    kl: str,
-    floor: float,
-    prior_scale: float,
-    stream: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None, seed: Tensor | None, draws: int, noise: str,
+    kl: str, floor: float, prior_scale: float, stream: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The layer as :mod:`fdn_kernels.ops` registers it; a seed's noise is written out."""
     batch, d_in = a.shape[-2:]
     if seed is not None:
@@ -146,15 +129,9 @@ def linear(
 
 
 def linear_backward(
-    grad_y: Tensor,
-    grad_variance: Tensor,
-    grad_kl: Tensor,
-    a: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    bias: Tensor,
+    grad_y: Tensor, grad_variance: Tensor, grad_kl: Tensor, a: Tensor, z: Tensor, weight: Tensor, bias: Tensor,
     *settings,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients of :func:`linear`'s four inputs; the last two settings say whether those of a and z are wanted."""
     *settings, need_a, need_z = settings
     with torch.enable_grad():

@@ -351,6 +351,7 @@ class _FDNLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, a, z, weight, bias, eps, noise, floor, prior_scale):
+        ctx.inputs = a, z, weight, bias
         matrix, z1 = _hypernet_matrix(weight, bias, a.shape[3]), _with_one(z)
         p = matrix.shape[1] // 2
         gaussian, scale, log_sum = _gaussian(matrix, z1, a.shape[2], p, floor)  # (R, 2P, k, B), (R, P, k, B)
@@ -410,6 +411,7 @@ class _CompiledLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, a, z, weight, bias, eps, floor, prior_scale):
+        ctx.inputs = a, z, weight, bias
         a, eps = _columns(a).contiguous(), _columns(eps).contiguous()  # (R, d_in, K, B), (R, P, K, b)
         matrix, z1 = _hypernet_matrix(weight, bias, a.shape[1]), _with_one(z)
         (r, _, k, batch), p = a.shape, eps.shape[1]
@@ -621,19 +623,9 @@ def _block(t: Tensor, k: slice, b: slice) -> Tensor:
 
 
 def linear(
-    a: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: Tensor | None,
-    seed: Tensor | None,
-    draws: int,
-    noise: str,
-    kl: str,
-    floor: float,
-    prior_scale: float,
-    stream: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, eps: Tensor | None, seed: Tensor | None, draws: int, noise: str,
+    kl: str, floor: float, prior_scale: float, stream: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As :func:`fdn_kernels.reference.linear`.
 
     Memory beyond inputs and outputs does not grow with draws or examples.
@@ -656,24 +648,10 @@ def linear(
 
 
 def linear_backward(
-    grad_y: Tensor,
-    grad_variance: Tensor,
-    grad_kl: Tensor,
-    a: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: Tensor | None,
-    seed: Tensor | None,
-    draws: int,
-    noise: str,
-    kl: str,
-    floor: float,
-    prior_scale: float,
-    stream: int,
-    need_a: bool,
-    need_z: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_y: Tensor, grad_variance: Tensor, grad_kl: Tensor, a: Tensor, z: Tensor, weight: Tensor, bias: Tensor,
+    eps: Tensor | None, seed: Tensor | None, draws: int, noise: str, kl: str, floor: float, prior_scale: float,
+    stream: int, need_a: bool, need_z: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of :func:`linear`'s inputs: every block is computed again, with autograd."""
     wanted = need_a, need_z, True, True
     gradients = [torch.zeros_like(t) if need else t.new_empty(0) for t, need in zip((a, z, weight, bias), wanted)]

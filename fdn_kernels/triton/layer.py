@@ -147,8 +147,8 @@ class _Gradients:
 
 def linear_backward(
     grad_y: Tensor, grad_variance: Tensor, grad_kl: Tensor, a: Tensor, z: Tensor, weight: Tensor, bias: Tensor,
-    eps: Tensor | None, seed: Tensor | None, draws: int, noise: str, kl: str, floor: float, prior_scale: float, stream: int,
-    precision: str, need_a: bool, need_z: bool, variance: Tensor | None = None,
+    eps: Tensor | None, seed: Tensor | None, draws: int, noise: str, kl: str, floor: float, prior_scale: float,
+    stream: int, precision: str, need_a: bool, need_z: bool, variance: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The op ``fdn::linear_backward`` on canonical shapes.
 

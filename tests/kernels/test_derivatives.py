@@ -113,6 +113,30 @@ def test_the_registered_op_has_it_or_says_that_it_has_none(name, i, monkeypatch)
             loss(argument.requires_grad_()).backward()
 
 
+@pytest.mark.parametrize("route", ["direct", "registered"])
+@pytest.mark.parametrize(("name", "i"), ARGUMENTS)
+def test_a_second_derivative_is_right_or_refused(name, i, route, monkeypatch):
+    """Also of a sum, whose gradient is a constant, and beside other terms, so that a lost one would not be noticed."""
+    f, argument = _of(name, i)
+    if route == "registered" and "reference" not in name:
+        monkeypatch.setattr(ops, "LARGE", -1)
+        if name.startswith("fdn_linear") and i == 4:
+            return  # it has no first derivative of eps
+
+    def slope(t, **options):
+        return torch.autograd.grad(sum(part.sum() for part in _tuple(f(t))), t, **options)[0]
+
+    leaf = argument.clone().requires_grad_()
+    try:
+        (found,) = torch.autograd.grad(slope(leaf, create_graph=True).square().sum() + leaf.square().sum(), leaf)
+    except RuntimeError as error:
+        assert "once" in str(error)
+        return
+    ends = [slope((argument + step).requires_grad_()).square().sum() for step in (1e-5, -1e-5)]
+    expected = (ends[0] - ends[1]) / 2e-5
+    torch.testing.assert_close((found - 2 * argument).sum(), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "i"), ARGUMENTS)
 def test_tangents_are_not_lost(name, i):
     """Forward mode, also where no backward will follow: the right tangent or an error."""

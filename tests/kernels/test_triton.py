@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -112,7 +113,8 @@ def test_one_compiled_kernel_serves_all_sizes(conditioning, noise):
 
 
 @pytest.mark.parametrize(("sizes", "noise"), [
-    ({"d_in": 4096, "d_out": 4096, "h": 64}, "local"), ({"d_in": 8192, "d_out": 8192}, "shared"), ({"d_in": 3, "d_out": 5}, "shared"),
+    ({"d_in": 4096, "d_out": 4096, "h": 64}, "local"), ({"d_in": 8192, "d_out": 8192}, "shared"),
+    ({"d_in": 3, "d_out": 5}, "shared"),
     ({"examples": 600_000, "d_in": 256, "d_out": 256, "draws": 2}, "local"), ({"draws": 100_000, "d_in": 3}, "shared"),
 ])  # fmt: skip
 @pytest.mark.parametrize("conditioning", ["IC", "LP"])
@@ -128,6 +130,42 @@ def test_large_calls_are_split_into_launches_whose_offsets_fit(conditioning, siz
         n = launch.arguments
         if launch.kernel in ("forward", "rows", "weights"):
             assert max(n["BO"] * n["DI"] * n["BH"], n["BB"] * max(n["DI"], n["DO"])) < 2**31
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
+def test_offsets_of_32_bits_fit_in_calls_of_any_size(conditioning):
+    """Recorded on tensors without memory."""
+    from fdn_kernels import aot
+
+    numbers = random.Random(0)
+    for _ in range(25):
+        noise = numbers.choice(["local", "shared", "independent", "moments"])
+        kl = "sampled" if noise == "independent" else "analytic"
+        limits = {"draws": 9, "examples": 19, "d_in": 12, "d_out": 12, "h": 7}  # powers of two
+        sizes = {name: int(2 ** numbers.uniform(0, limit)) for name, limit in limits.items()}
+        for launch in aot.launches(aot.Layer(conditioning, noise, kl, **sizes)):
+            assert all(0 < n < limit for n, limit in zip(launch.grid, (2**31, 2**16, 2**16), strict=True)), launch
+            n = launch.arguments
+            largest = {
+                "product": lambda: max(n["M"], n["N"], n["K"]),
+                "noise": lambda: n["examples"] * (n["d_out"] if n["LOCAL"] else n["DO"] * n["DI"]),
+                "contract": lambda: n["P"] * n["Q"],
+                "correlate": lambda: n["DO"] * n["DI"],
+            }.get(launch.kernel, lambda: max(n["BO"] * n["DI"] * n["BH"], n["BB"] * max(n["DI"], n["DO"]),
+                                             n["BH"] * n["examples"]))()  # fmt: skip
+            assert largest < 2**31, launch
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("arch", [80, 90])
+def test_the_widest_hypernetworks_compile_without_spills_and_fit(arch):
+    """Takes as long as a compiler does."""
+    from fdn_kernels import aot, backends
+
+    for kl, widest in backends.TRITON_WIDTH.items():
+        for conditioning, noise in MODES if kl != "sampled" else (("LP", "shared"), ("LP", "independent")):
+            results = aot.compile_layer(aot.Layer(conditioning, noise, kl, h=widest), arch)
+            assert not [result for result in results if not aot.fits(*result[2:])]
 
 
 def test_a_layer_too_large_to_count_is_refused():

@@ -1,4 +1,6 @@
-"""The Triton kernels against the float64 reference: in Triton's interpreter, or on a GPU. Run by ``tests/kernels/test_triton.py``.
+"""The Triton kernels against the float64 reference: in Triton's interpreter, or on a GPU.
+
+Run by ``tests/kernels/test_triton.py``.
 
 TRITON_INTERPRET=1 must be set before triton is imported, hence the process of its own and the name that pytest does not
 collect. There the cost is per program, not per number: few tiles, odd sizes.
@@ -351,10 +353,9 @@ def test_random_calls_equal_the_reference(number):
     inputs = make(*sizes.values(), conditioning, choose((1, draws)), dtype)
     inputs = [t if choose((True, False)) else t.mT.contiguous().mT if t.dim() > 1 else t for t in inputs]
     eps = noise_tensor(noise, lead, draws, batch, d_in, d_out) if choose((True, False)) else None
+    eps = eps if eps is None else eps.to(dtype)
     options = {} if eps is not None else {"draws": draws}
     options |= {"seed": number} if eps is None and noise not in ("none", "moments") else {}
     expected = outputs_and_gradients(inputs, noise, kl, eps, torch.float64, "reference", **options)
-    got = outputs_and_gradients(inputs, noise, kl, eps, torch.float32, "triton", **options)
-    if dtype != torch.float32 and eps is None:
-        got = outputs_and_gradients(inputs, noise, kl, eps, dtype, "triton", **options)
-    assert_same(got, expected, TOLERANCE if dtype == torch.float32 or eps is not None else 4 * torch.finfo(dtype).eps)
+    got = outputs_and_gradients(inputs, noise, kl, eps, dtype, "triton", **options)
+    assert_same(got, expected, TOLERANCE if dtype == torch.float32 else 4 * torch.finfo(dtype).eps)
