@@ -24,8 +24,12 @@ def backend_of(a: Tensor, z: Tensor, kl: str = "analytic", backend: str = "auto"
     """The backend with which :func:`fdn_kernels.fdn_linear` computes a (..., B, d_in) and z (..., B, h), and why.
 
     Raises:
+        ValueError: for an unknown kl or backend.
         RuntimeError: for backend ``"triton"`` where it cannot run.
     """
+    if kl not in TRITON_WIDTH or backend not in BACKENDS:
+        kls, names = ", ".join(TRITON_WIDTH), ", ".join(BACKENDS)
+        raise ValueError(f"kl is {kl!r} and backend {backend!r}; expected one of {kls}, and one of {names}")
     if backend in ("torch", "reference"):
         return backend, "it was asked for"
     obstacle = _obstacle(a, z.shape[-1], kl)
@@ -42,8 +46,10 @@ def backend_of(a: Tensor, z: Tensor, kl: str = "analytic", backend: str = "auto"
 
 def choose(a: Tensor, z: Tensor, kl: str, backend: str) -> str:
     """The name that :func:`backend_of` gives; says once why a GPU's work does not go to Triton."""
+    if backend == "auto" and a.device.type in ("cpu", "meta"):
+        return "torch"
     name, reason = backend_of(a, z, kl, backend)
-    if name == "torch" != backend and a.device.type not in ("cpu", "meta"):
+    if name == "torch" != backend:
         _warn(reason)
     return name
 

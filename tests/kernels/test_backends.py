@@ -109,6 +109,9 @@ def test_on_the_cpu_nothing_is_said():
     name, reason = backend_of(a, z)
     assert name == "torch" and ("'cpu'" in reason or "installed" in reason)
     assert backend_of(a, z, backend="reference") == ("reference", "it was asked for")
+    for wrong in ({"backend": "cuda"}, {"kl": "exact"}):
+        with pytest.raises(ValueError, match="expected one of analytic, none, sampled, and one of auto, triton"):
+            backend_of(a, z, **wrong)
 
 
 def test_autocast_decides_the_type(gpu):
