@@ -13,6 +13,7 @@ Real times are about twice a floor, since nobody waits here: for memory, barrier
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import re
@@ -128,12 +129,8 @@ def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
             return lambda **arguments: seen.append(Launch(self.name, backward, grid, arguments))
 
     draws, examples, h, n = layer.draws, layer.examples, layer.h, 2 * layer.d_out * (layer.d_in + 1)
-    shapes = (
-        (1, draws, examples, layer.d_in),
-        (1, draws if layer.conditioning == "LP" else 1, examples, h),
-        (1, n, h),
-        (1, n),
-    )
+    z_draws = draws if layer.conditioning == "LP" else 1
+    shapes = (1, draws, examples, layer.d_in), (1, z_draws, examples, h), (1, n, h), (1, n)
     inputs = [torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes]
     seed = torch.empty(1, dtype=torch.int64, device="meta")
     settings = None, seed, draws, layer.noise, layer.kl, 1e-3, 1.0, 0, layer.precision
@@ -154,7 +151,7 @@ def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled kernel needs, per thread (registers, spilling instructions) and per block (shared and tensor memory)."""
+    """What a compiled kernel needs: per thread registers and spilling instructions, per block shared and tensor memory."""
 
     registers: int
     spills: int
@@ -191,18 +188,17 @@ def compile_launch(launch: Launch, arch: int):
         return KERNELS[launch.kernel].warmup(grid=launch.grid, **launch.arguments)
 
 
+@functools.lru_cache(maxsize=64)  # layers share kernels
 def inspect(compiled) -> tuple[Usage, str]:
     """What a compiled kernel needs, and its machine code as ``nvdisasm -c`` writes it."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        usage = subprocess.run(
-            [TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, encoding="utf-8", check=True
+        usage, code = (
+            subprocess.run([TOOLS / tool, flag, file.name], capture_output=True, encoding="utf-8", check=True)
+            for tool, flag in (("cuobjdump", "-res-usage"), ("nvdisasm", "-c"))
         )
-        code = subprocess.run(
-            [TOOLS / "nvdisasm", "-c", file.name], capture_output=True, encoding="utf-8", check=True
-        ).stdout
-    registers = int(re.search(r"REG:(\d+)", usage.stdout + usage.stderr)[1])
+    registers, code = int(re.search(r"REG:(\d+)", usage.stdout + usage.stderr)[1]), code.stdout
     spills = len(re.findall(r"\b(?:LDL|STL)\b", code))
     return Usage(registers, spills, compiled.metadata.shared, getattr(compiled.metadata, "tmem_size", None) or 0), code
 
@@ -225,8 +221,8 @@ def shipped(every: bool = False) -> list[Layer]:
 
 def compile_layer(layer: Layer, arch: int) -> list[tuple[str, str, int, Usage]]:
     """Kernel, variant, architecture and needs of all that a layer launches."""
-    compiled = {id(kernel): (launch, kernel) for launch in launches(layer) for kernel in [compile_launch(launch, arch)]}
-    return [(launch.kernel, launch.variant, arch, inspect(kernel)[0]) for launch, kernel in compiled.values()]
+    found = ((launch, inspect(compile_launch(launch, arch))[0]) for launch in launches(layer))
+    return list(dict.fromkeys((launch.kernel, launch.variant, arch, usage) for launch, usage in found))
 
 
 def compile_all(
@@ -234,11 +230,9 @@ def compile_all(
 ) -> list[tuple[str, str, int, Usage]]:
     """Compile what layers launch, each kernel once."""
     work = list(zip(*itertools.product(layers, archs)))
-    if processes == 1:
-        results = map(compile_layer, *work)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) if processes > 1 else nullcontext() as pool:
+        results = pool.map(compile_layer, *work, chunksize=2) if pool else map(compile_layer, *work)
         return list(dict.fromkeys(itertools.chain.from_iterable(results)))
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return list(dict.fromkeys(itertools.chain.from_iterable(pool.map(compile_layer, *work, chunksize=2))))
 
 
 # -- instructions ------------------------------------------------------------------------------------------------------
@@ -304,14 +298,16 @@ def count(code: str, trips: Sequence[float]) -> Count:
 def loop_trips(launch: Launch) -> tuple[float, ...]:
     """How often each loop of a launch's programs runs when it is entered, on average."""
     n, splits = launch.arguments, launch.grid[1]
-    if launch.kernel in ("product", "contract", "correlate", "noise"):
-        return {"product": lambda: (math.ceil(n["K"] / n["BK"]),), "contract": lambda: (n["Q"] / n["BQ"],),
-                "correlate": lambda: (math.ceil(n["draws"] / n["BK"]),), "noise": tuple}[launch.kernel]()  # fmt: skip
-    outputs, inputs = n["DO"] / n["BO"], n["DI"] / n["BI"]
-    tiles = n["draws"] * n["examples"] / n["BB"]
-    return {"forward": (outputs / splits, inputs), "rows": (inputs / splits, outputs), "weights": (tiles / splits,)}[
-        launch.kernel
-    ]
+    trips = {
+        "forward": lambda: (n["DO"] / n["BO"] / splits, n["DI"] / n["BI"]),
+        "rows": lambda: (n["DI"] / n["BI"] / splits, n["DO"] / n["BO"]),
+        "weights": lambda: (n["draws"] * n["examples"] / n["BB"] / splits,),
+        "product": lambda: (math.ceil(n["K"] / n["BK"]),),
+        "contract": lambda: (n["Q"] / n["BQ"],),
+        "correlate": lambda: (math.ceil(n["draws"] / n["BK"]),),
+        "noise": tuple,
+    }
+    return trips[launch.kernel]()
 
 
 def costs(layer: Layer, arch: int = 90) -> dict[str, tuple[Usage, int, int, Count]]:
@@ -319,14 +315,11 @@ def costs(layer: Layer, arch: int = 90) -> dict[str, tuple[Usage, int, int, Coun
 
     What it needs, warps of a program, launches, and what all of these execute.
     """
-    found, seen = {}, {}
+    found, counted = {}, functools.cache(count)
     for launch in launches(layer):
-        kernel = compile_launch(launch, arch)
-        if id(kernel) not in seen:
-            seen[id(kernel)] = inspect(kernel)
-        usage, code = seen[id(kernel)]
+        usage, code = inspect(compile_launch(launch, arch))
         warps = launch.arguments["num_warps"]
-        each = count(code, loop_trips(launch)) * (math.prod(launch.grid) * warps)
+        each = counted(code, loop_trips(launch)) * (math.prod(launch.grid) * warps)
         name = f"{'backward' if launch.backward else 'forward'}: {launch.kernel}"
         before = found.get(name, (usage, warps, 0, Count()))
         found[name] = max(usage, before[0], key=astuple), warps, before[2] + 1, before[3] + each
@@ -374,9 +367,10 @@ def print_costs() -> bool:
         case = Case("", conditioning, noise, 1, layer.draws, layer.examples, layer.d_in, layer.d_out, layer.h)
         bound = bound_ms(case, "forward+backward", Peaks())
         total, target = total_floor_ms(found), TARGETS[conditioning, noise]
+        between = 1e3 * traffic.bytes / Peaks().bandwidth
         print(
             f"{conditioning} {noise}: {total:.1f} ms, target {target:g} ms, bound {bound:.2f} ms; beside them PyTorch "
-            f"moves {traffic.bytes / 1e9:.1f} GB, {1e3 * traffic.bytes / Peaks().bandwidth:.1f} ms at the memory's peak\n"
+            f"moves {traffic.bytes / 1e9:.1f} GB, {between:.1f} ms at the memory's peak\n"
         )
         good &= total <= target
     return good

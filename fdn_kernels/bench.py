@@ -1,10 +1,10 @@
 """Benchmark of the layer that times nothing it has not checked: ``python -m fdn_kernels.bench``.
 
-Every provider (:mod:`fdn_kernels.rivals`) first has to give the float64 reference's y, KL and gradients at the very size
-that is timed, from the same noise (:mod:`fdn_kernels.philox`); one that does not is reported, not timed, and the exit
-code is 1. What does not fit into memory, fails or is skipped has a row that says so. Timed runs compute the KL, and on
-a GPU draw their noise, since that is part of the kernel's work; on the CPU all are handed it, as in the paper's runs.
-forward+backward gives the gradients of all four inputs.
+Every provider (:mod:`fdn_kernels.rivals`) first has to give the float64 reference's y, KL and gradients at the very
+size that is timed, from the same noise (:mod:`fdn_kernels.philox`); one that does not is reported, not timed, and the
+exit code is 1. What does not fit into memory, fails or is skipped has a row that says so. Timed runs compute the KL,
+and on a GPU draw their noise, since that is part of the kernel's work; on the CPU all are handed it, as in the paper's
+runs. forward+backward gives the gradients of all four inputs.
 """
 
 from __future__ import annotations

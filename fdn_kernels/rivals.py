@@ -316,8 +316,10 @@ def ours(case: Case, noise: dict, a: Tensor, z: Tensor, weight: Tensor, bias: Te
 
 
 def part_limit(provider: str, device: torch.device, dtype: torch.dtype) -> int | None:
-    """Numbers alive at once in a provider that computes in parts; those of a cache fill half of a GPU's L2 cache, or the
-    part of a CPU's that :mod:`fdn_kernels.torch_ops` uses."""
+    """Numbers alive at once in a provider that computes in parts.
+
+    Those of a cache fill half of a GPU's L2 cache, or the part of a CPU's that :mod:`fdn_kernels.torch_ops` uses.
+    """
     if not provider.startswith("cached"):
         return CHUNK if provider.startswith("chunked") else None
     if device.type == "cpu":

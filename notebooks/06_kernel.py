@@ -224,9 +224,64 @@ print("correlation of two examples: independent, local 0; shared", [round(float(
 # %% [markdown]
 # ## 6.3 What is never written to memory
 #
-# Only $\sigma$ takes work per weight (section 6.6 derives the rest). A program of the forward kernel owns a tile of
-# examples, and of draws where $z$ depends on them (LP), and walks over the weights. The bias is input number
-# $d_{\mathrm{in}}$, whose activation is 1.
+# Of a layer's sums over weights those over the means need no means. Count the bias as input number $d_{\mathrm{in}}$,
+# whose activation is 1, and the hypernetwork's $c$ as hidden unit number $h$, whose activation is 1: with
+# $\tilde a=(a,1)$ and $\tilde z=(z,1)$ the mean of a weight is $\mu_{oi}=\sum_jU_{oij}\tilde z_j$, and $U$ below is
+# the part of the hypernetwork's matrix that gives the means, $d_{\mathrm{out}}\times(d_{\mathrm{in}}+1)\times(h+1)$.
+#
+# **The mean of an output is one matrix product.** Put the second sum into the first:
+#
+# $$m_o=\sum_i\mu_{oi}\tilde a_i=\sum_{i,j}U_{oij}\,\tilde a_i\tilde z_j .$$
+#
+# $U$ is the same for every draw and example. So all the means of a layer are one product of a matrix
+# $d_{\mathrm{out}}\times(d_{\mathrm{in}}+1)(h+1)$ with the vectors $\tilde a\otimes\tilde z$, one for each draw and
+# example. It takes the multiplications of the hypernetwork, $P(h+1)$, saves those of the matvec, and is the kind of
+# product that a GPU does best. (Where draws share $z$, IC, the means of an example serve all its draws, and are
+# written once.) **Check** against the means, written out.
+
+
+# %% tags=["nbval-check-output"]
+def with_one(t):
+    """(t, 1) along the last dimension."""
+    return torch.cat([t, torch.ones_like(t[..., :1])], -1)
+
+
+K, B, d_in, d_out, h = 3, 5, 4, 2, 6
+a, z, U = normal(K, B, d_in), normal(K, B, h), normal(d_out, d_in + 1, h + 1)
+mu = torch.einsum("oij,kbj->kboi", U, with_one(z))  # every mean
+outer = torch.einsum("kbi,kbj->kbij", with_one(a), with_one(z))
+m = outer.flatten(2) @ U.flatten(1).T  # (K, B, d_out)
+checks = agree((m, torch.einsum("kboi,kbi->kbo", mu, with_one(a))))
+print("mean of the outputs by one product:", checks)
+assert checks
+
+# %% [markdown]
+# **The KL's sum of squares is a quadratic form.** Write $U_p$ for the row of the weight $p=(o,i)$. Then
+#
+# $$\sum_p\mu_p^2=\sum_p(U_p\tilde z)^2=\tilde z^\top G\,\tilde z,\qquad G=\sum_pU_p^\top U_p .$$
+#
+# The Gram matrix $G$ has $(h+1)^2$ numbers however many weights there are, and is made once a call; after that an
+# example takes some $(h+1)^2$ multiplications, and no mean. The gradients follow. With weights $\kappa$ on the
+# examples, those of $\tfrac12\sum\kappa\,\tilde z^\top G\tilde z$ are $\kappa\,G\tilde z$ for $\tilde z$ and
+# $U_pM$ for $U_p$, with the moments $M=\sum\kappa\,\tilde z\tilde z^\top$ of the examples. **Check** the value
+# against the means, and the gradients against autograd.
+
+# %% tags=["nbval-check-output"]
+G, z_one, kappa = torch.einsum("oij,oik->jk", U, U), with_one(z), normal(K, B)
+squares = torch.einsum("kbi,ij,kbj->kb", z_one, G, z_one)
+checks = [agree((squares, mu.square().sum((2, 3))))]
+leaves = [t.clone().requires_grad_() for t in (z_one, U)]
+half = 0.5 * (kappa * torch.einsum("oij,kbj->kboi", leaves[1], leaves[0]).square().sum((2, 3))).sum()
+moments = torch.einsum("kb,kbi,kbj->ij", kappa, z_one, z_one)
+dz, dU = torch.autograd.grad(half, leaves)
+checks.append(agree((kappa[..., None] * z_one @ G, dz), (U @ moments, dU)))
+print("sum of squared means by the Gram matrix, and its gradients:", *checks)
+assert all(checks)
+
+# %% [markdown]
+# What is left is $\sigma=\varepsilon+\operatorname{softplus}(\rho)$: it bends, so that no sum can be taken first, and
+# **only $\sigma$ takes work per weight**. That is the kernel. A program of the forward owns a tile of examples, and of
+# draws where $z$ depends on them (LP), and walks over the weights.
 #
 # ```text
 # m  = (a outer z) times U's rows of the means             one matrix product; IC: means once for all draws
@@ -242,9 +297,9 @@ print("correlation of two examples: independent, local 0; shared", [round(float(
 # write y and the KL of each example
 # ```
 #
-# Of each weight only a tile's worth exists at a time; read are $a,z,U,c$, written are $y$ and the KL. The backward
-# stores nothing of the forward either: it has the same inputs, makes the same $\mu,\rho$ again, and Philox
-# gives the same noise again.
+# Of each weight only a tile's worth exists at a time; read are $a,z,U,c$, written are $y$ and the KL (IC writes the
+# $\mu$ and $\sigma$ of a block of examples, once for all its draws). The backward keeps nothing per weight either: it
+# has the same inputs, makes the same $\rho$ again, and Philox gives the same noise again.
 #
 # **Formulas.** Let $g=\partial L/\partial y$ and $\kappa=\partial L/\partial\mathrm{KL}$. Write $p=(o,i)$ for
 # weights and $\tilde a$ for $a$ with the bias's 1. With
@@ -270,9 +325,10 @@ print("correlation of two examples: independent, local 0; shared", [round(float(
 # over weights ($da$, $dz$), and those that own weights and walk over examples and draws ($dU$, $dc$). Each number
 # has one owner. Where there are too few owners to fill a GPU, a walk is cut into parts, whose sums are written side
 # by side and added afterwards. There are no atomic additions, so two runs give the same bits. For `local` the
-# forward kernel runs first and writes $g^v$; the backward works through chunks of draws and examples so that what
-# it writes per draw and example ($g^v$ and parts of sums) stays below a constant (section 6.6 prints it), whatever
-# $K$ and $B$.
+# backward first needs $g^v$, and for it the variance $v$, which has the size of $y$: the forward can hand it over, or
+# it is computed again. Both directions work through chunks of draws and examples, so that what they write per draw
+# and example ($\tilde a\otimes\tilde z$, $g^v$, parts of sums) stays below a constant (section 6.6 prints it),
+# whatever $K$ and $B$.
 #
 # **Check:** the formulas against autograd of the equations, in float64.
 
@@ -450,11 +506,12 @@ elif interpret:
 # ## 6.6 Registers, spills, shared memory
 #
 # A tile that is too large does not fail: the compiler *spills* registers to memory, and the kernel is slow
-# without a word. So each shipped tile is compiled ahead of time for two architectures (sm_80: A100, sm_90: H100), and
-# the machine code is read: registers per thread (255 at most), loads and stores of spilled registers, bytes of
-# shared memory per block (163 and 227 KiB at most). This needs Triton, but no GPU. `python -m fdn_kernels.aot` does it
-# for all tiles and precisions, with `--every` in all variants. What is compiled is what the launcher would start:
-# its launches are recorded on tensors without memory. Here is the most that each kernel needs in tf32x3.
+# without a word. So each shipped tile is compiled ahead of time, and the machine code is read: registers per thread
+# (255 at most), loads and stores of spilled registers, bytes of shared memory per block (163 KiB at most on an A100,
+# 227 on an H100). This needs Triton, but no GPU. `python -m fdn_kernels.aot` does it for all tiles and precisions and
+# four architectures (sm_80, sm_90, and of Blackwell sm_100 and sm_120), with `--every` in all variants. What is
+# compiled is what the launcher would start: its launches are recorded on tensors without memory. Here is the most
+# that each kernel needs in tf32x3 on an A100 and an H100.
 
 # %%
 if not has_triton:
@@ -464,7 +521,7 @@ elif compile_tiles:
     from fdn_kernels.triton import parts
 
     modes = [(conditioning, noise) for conditioning in ("LP", "IC") for noise in ("local", "shared")]
-    found = aot.compile_all([aot.Layer(*mode, "analytic") for mode in modes])
+    found = aot.compile_all([aot.Layer(*mode, "analytic") for mode in modes], archs=(80, 90))
     usage = pd.DataFrame([{"kernel": kernel, "sm": arch} | asdict(need) for kernel, _, arch, need in found])
     usage["KiB"] = usage["shared_bytes"] / 1024
     most = usage.groupby(["kernel", "sm"])[["registers", "spills", "KiB"]].max().unstack("sm")
@@ -475,26 +532,10 @@ elif compile_tiles:
     assert all(aot.fits(*pair[2:]) for pair in found)
 
 # %% [markdown]
-# **What need not be made for every weight.** With $\tilde a=(a,1)$ and $\tilde z=(z,1)$ the mean of an output is
-# $\sum_{ij}\tilde a_i\tilde z_jU_{oij}$: one product of $\tilde a\otimes\tilde z$ with the hypernetwork's rows for
-# the means, for all draws and examples at once. And $\sum_p\mu_p^2=\tilde z^\top G\tilde z$ with the Gram matrix
-# $G=\sum_pU_p^\top U_p$ of $(h+1)^2$ numbers, so that the KL needs no mean either. **Check** against the means.
-
-# %%
-d_in, d_out, h = 5, 3, 4
-own = np.random.default_rng(1)
-rows = own.standard_normal((d_out, d_in + 1, h + 1))  # (o, i, j): U's rows of the means, with their biases
-a_one, z_one = (np.append(own.standard_normal(n), 1.0) for n in (d_in, h))  # with a one at the end
-means = rows @ z_one  # (o, i)
-by_one_product = rows.reshape(d_out, -1) @ np.outer(a_one, z_one).ravel()
-gram = np.einsum("oij,oik->jk", rows, rows)
-print("mean by one product:", np.allclose(by_one_product, means @ a_one, rtol=1e-12))
-print("sum of squared means by the Gram matrix:", np.allclose(z_one @ gram @ z_one, np.square(means).sum(), rtol=1e-12))
-
-# %% [markdown]
 # **How long it would take, counted.** Without a GPU the machine code can still be counted: the instructions of each
 # loop times its rounds, over what the schedulers of an H100 issue. That is a floor; real times are longer.
-# `python -m fdn_kernels.aot --cost` prints it for every kernel, beside the bound of section 6.8.
+# `python -m fdn_kernels.aot --cost` prints it for every kernel of the largest layers, beside the bound of section 6.1
+# and a target, beyond which `make check` fails: a slower kernel is noticed where there is no GPU to time it.
 
 # %% [markdown]
 # ## 6.7 Memory and time against K and d
@@ -602,17 +643,19 @@ plt.show()
 #
 # Speed on a GPU is for a GPU to tell. `fdn_kernels.bench` times nothing that has not first given the float64
 # reference's outputs and gradients at the very size that is timed, and writes one row per layer, program
-# and direction, with the device and the versions. Tables that were measured are kept in `data/kernel/`:
+# and direction, with the device and the versions. Its rivals (`fdn_kernels.rivals`) are what one would write without
+# a kernel: everything at once, parts of $2^{28}$ numbers, parts that stay in cache, each also through `torch.compile`.
+# `make gpu` runs it on a machine with a GPU, after the checks that only a GPU can do (races, CUDA graphs, offsets
+# beyond $2^{31}$), and keeps page and tables in `data/gpu/`:
 
 # %%
-tables = sorted((paths.ROOT / "data" / "kernel").glob("*.csv"))
+tables = sorted((paths.ROOT / "data" / "gpu").glob("*.csv"))
 if not tables:
-    print("No speed has been measured on a GPU yet: data/kernel/ holds no table. On a machine that has one:")
-    print("  python -m fdn_kernels.bench --out data/kernel/NAME.csv")
+    print("No speed has been measured on a GPU yet: data/gpu/ holds no table. On a machine that has one: make gpu")
 for path in tables:
     table = pd.read_csv(path)
     for versions, rows in table.groupby(["device", "torch", "triton"], dropna=False, sort=False):
-        print(f"data/kernel/{path.name}: {versions[0]}, torch {versions[1]}, triton {versions[2]}")
+        print(f"data/gpu/{path.name}: {versions[0]}, torch {versions[1]}, triton {versions[2]}")
         columns = ["name", "provider", "direction", "p50_ms", "peak_mib", "bound_share", "error", "status"]
         print(rows[columns].to_string(index=False, na_rep="", float_format="{:.3g}".format), end="\n\n")
 
