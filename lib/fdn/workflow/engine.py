@@ -17,7 +17,7 @@ from pathlib import Path
 from fdn import data, paths
 from fdn.data import uci
 from fdn.errors import UserError
-from fdn.workflow.study import Step, Study, absent_cells, only_complete, prepare, text
+from fdn.workflow.study import Step, Study, absent_cells, prepare, text
 
 SNAKEFILE = paths.ROOT / "workflow" / "Snakefile"
 PROFILES = paths.ROOT / "workflow" / "profiles"
@@ -61,7 +61,7 @@ def run(study: Study, out: Path, profile: str = "local", say: Callable[[str], No
         lacking = absent_cells(study, out) if absent else {}
         if lacking and len(lacking) < len(study.pieces):
             say("\nSome cells are missing; what follows from the others:")
-            there = only_complete(study, out, lacking)
+            there = study.without(lacking)
             prepare(there, out)
             if _snakemake(out, settings, say):
                 failures = {name: failures.get(name, "was not begun") for name in lacking}
@@ -128,12 +128,12 @@ def start_snakemake(out: Path, profile: Path, *options: str, **streams: object) 
     """Snakemake for a prepared folder, an absolute path, without its own lock, which would outlive a run that is killed.
 
     It starts in the profile's folder, whose path it would take for a pattern, and keeps its cache in the results
-    folder, for there may be no home to write to.
+    folder, for there may be no home to write to; the jobs have the cache of whoever starts it.
     """
     places = ["--snakefile", SNAKEFILE, "--directory", out, "--profile", "."]
-    places += ["--runtime-source-cache-path", out / "workflow" / "cache"]
     command = [sys.executable, "-m", "snakemake", *places, "--nolock", *options]
-    return subprocess.Popen(command, cwd=profile, env=os.environ | {"PYTHONUTF8": "1"}, **streams)
+    cache = {"XDG_CACHE_HOME": str(out / "workflow" / "cache"), "FDN_CACHE": os.environ.get("XDG_CACHE_HOME", "")}
+    return subprocess.Popen(command, cwd=profile, env=os.environ | cache | {"PYTHONUTF8": "1"}, **streams)
 
 
 def _snakemake(out: Path, profile: Path, say: Callable[[str], None]) -> bool:

@@ -89,13 +89,6 @@ def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, obj
     unfinished.replace(target)
 
 
-def parameters_used(target: Path) -> dict[str, object] | None:
-    """The parameters papermill ran a notebook with; None if there is no such notebook."""
-    if not target.exists():
-        return None
-    return dict(nbformat.read(target, as_version=4).metadata.get("papermill", {}).get("parameters", {}))
-
-
 def run_in_place(path: Path) -> None:
     """Run a notebook with its default parameters and write it back; run times apart, doing it again changes no byte.
 

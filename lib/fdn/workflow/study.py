@@ -15,11 +15,11 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fdn import data, paths
-from fdn.arguments import choose, parse_names, parse_protocol, parse_seeds, seed_ranges
+from fdn.arguments import parse_protocol, parse_seeds, seed_ranges
 from fdn.data import uci
 from fdn.errors import UserError
 from fdn.protocol import STUDY_SEEDS
@@ -41,6 +41,9 @@ class Step:
     cost: float = 0.0  # rough and relative; the greatest first
     product: str | None = None  # what it leaves in the results folder, besides cells
     source: str | None = None  # the notebook that it runs
+    dataset: str | None = None  # of the cells that it computes
+    models: tuple[str, ...] = ()
+    seeds: str = ""
 
     @property
     def rule(self) -> str:
@@ -64,41 +67,32 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Cells that one job computes: a block of seeds of one data set with some models."""
-
-    dataset: str
-    models: tuple[str, ...]
-    seeds: str
-    cost: float
-
-    @property
-    def name(self) -> str:
-        """Of the step that computes it."""
-        return f"{self.dataset}/{','.join(self.models)}/{self.seeds}"
-
-    def step(self, label: str) -> Step:
-        """What computes it."""
-        options = {"dataset": self.dataset, "models": ",".join(self.models), "seeds": self.seeds, "protocol": label}
-        words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        return Step(self.name, ("run", *words, "--workers", "1", "--cells-only", "--out", "."), cost=1 + self.cost)
-
-
-@dataclass(frozen=True)
 class Study:
     """What a run of the workflow does. Paths are relative to the results folder."""
 
     label: str  # of the protocol
     datasets: tuple[str, ...]
     missing: tuple[str, ...]  # data sets whose files cannot be had
-    pieces: tuple[Piece, ...]
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[Step, ...]
+
+    @property
+    def pieces(self) -> list[Step]:
+        """The steps that compute cells."""
+        return [step for step in self.steps if step.dataset]
 
     def keys(self, name: str | None = None) -> list[tuple[str, str, str, int]]:
         """Of the cells of a piece, or of all."""
-        pieces = [piece for piece in self.pieces if name in (None, piece.name)]
-        return [(piece.dataset, model, self.label, seed)
-                for piece in pieces for model in piece.models for seed in parse_seeds(piece.seeds)]  # fmt: skip
+        return [(piece.dataset, model, self.label, seed) for piece in self.pieces if name in (None, piece.name)
+                for model in piece.models for seed in parse_seeds(piece.seeds)]  # fmt: skip
+
+    def without(self, absent: Collection[str]) -> Study:
+        """The study without these pieces and what shows no others, to show what there is."""
+        kept = []
+        for step in self.steps:
+            needs = tuple(name for name in step.needs if name not in absent)
+            if step.name not in absent and (needs or not step.needs):
+                kept.append(replace(step, needs=needs))
+        return replace(self, steps=tuple(kept))
 
 
 def plan(
@@ -135,14 +129,40 @@ def plan(
     if missing and stand_in is not None:
         seeds[STAND_IN] = parse_seeds(stand_in)
     seeds = {name: numbers for name, numbers in seeds.items() if name not in missing}
-    pieces = []
+    common = {"protocol": settings.label, "out": out}
+    pieces, shown = [], [_notebook(OVERVIEW, OVERVIEW, common, ("collect",))]
     for name, numbers in seeds.items():
-        dataset = experiment.load_dataset(name, settings)
+        dataset, source = experiment.load_dataset(name, settings), "03_toy" if name in data.TOY else "04_uci"
         for block in experiment.blocks_of(numbers):
-            found = [(model, experiment.Block(dataset, model, settings, tuple(block)).cost) for model in models]
-            pieces += [Piece(name, of, seed_ranges(block), cost) for of, cost in _bundles(found)]
-    study = Study(settings.label, tuple(seeds), missing, tuple(pieces))
-    return replace(study, steps=tuple(_steps(study, out)))
+            ranges = seed_ranges(block)
+            costs = [(model, experiment.Block(dataset, model, settings, tuple(block)).cost) for model in models]
+            new = [_piece(name, some, ranges, settings.label, cost) for some, cost in _bundles(costs)]
+            parameters = {"dataset": name, "models": ",".join(models), "seeds": ranges, **common}
+            needs = tuple(piece.name for piece in new)
+            shown.append(_notebook(f"{source}-{name}-{ranges}", source, parameters, needs, ("collect",)))
+            pieces += new
+    needs, reading = tuple(piece.name for piece in pieces), ("--results", ".", "--protocol", settings.label, "--out")
+    products = [Step("collect", ("collect", "--out", "."), needs, product="metrics.parquet")]
+    for name, place in (("tables", "tables"), ("figures", "figures"), ("compare", "comparison")):
+        products.append(Step(name, (name, *reading, place), ("collect",), product=place))
+    return Study(settings.label, tuple(seeds), missing, (*pieces, *products, *shown))
+
+
+def _piece(dataset: str, models: tuple[str, ...], seeds: str, label: str, cost: float) -> Step:
+    """The step that computes these cells."""
+    names = ",".join(models)
+    which = ("--dataset", dataset, "--models", names, "--seeds", seeds, "--protocol", label)
+    command = ("run", *which, "--workers", "1", "--cells-only", "--out", ".")
+    return Step(f"{dataset}/{names}/{seeds}", command, cost=cost, dataset=dataset, models=models, seeds=seeds)
+
+
+def _notebook(
+    name: str, source: str, parameters: Mapping[str, object], needs: tuple[str, ...], follows: tuple[str, ...] = ()
+) -> Step:
+    """The step that runs a notebook."""
+    target, words = f"notebooks/{name}.ipynb", [w for p in parameters.items() for w in ("--set", f"{p[0]}={p[1]}")]
+    command = ("notebook", source, "--out", target, *words)
+    return Step(f"notebook/{name}", command, needs, follows, product=target, source=source)
 
 
 def _cannot_be_had(names: Iterable[str], required: bool) -> tuple[str, ...]:
@@ -166,42 +186,6 @@ def _bundles(costs: Iterable[tuple[str, float]]) -> list[tuple[tuple[str, ...], 
         before, sum_before = bundles.pop() if bundles and bundles[-1][1] < LEAST else ((), 0.0)
         bundles.append(((*before, model), sum_before + cost))
     return bundles
-
-
-def _steps(study: Study, out: Path) -> list[Step]:
-    """The steps that give the cells of a study's pieces and show them."""
-    label, pieces = study.label, study.pieces
-    shown = ("--results", ".", "--protocol", label, "--out")
-    steps = [piece.step(label) for piece in pieces]
-    steps += [
-        Step("collect", ("collect", "--out", "."), tuple(piece.name for piece in pieces), product="metrics.parquet"),
-        *(Step(name, (name, *shown, to), ("collect",), product=to)
-          for name, to in (("tables", "tables"), ("figures", "figures"), ("compare", "comparison"))),
-        _notebook(OVERVIEW, OVERVIEW, {"protocol": label, "out": str(out)}, needs=("collect",)),
-    ]  # fmt: skip
-    for dataset, seeds in dict.fromkeys((piece.dataset, piece.seeds) for piece in pieces):
-        shows = [piece for piece in pieces if (piece.dataset, piece.seeds) == (dataset, seeds)]
-        models = ",".join(model for piece in shows for model in piece.models)
-        parameters = {"dataset": dataset, "models": models, "seeds": seeds, "protocol": label, "out": str(out)}
-        source = "03_toy" if dataset in data.TOY else "04_uci"
-        needs = tuple(piece.name for piece in shows)
-        steps.append(_notebook(f"{source}-{dataset}-{seeds}", source, parameters, needs, ("collect",)))
-    return steps
-
-
-def _notebook(
-    name: str, source: str, parameters: Mapping[str, str], needs: tuple[str, ...], follows: tuple[str, ...] = ()
-) -> Step:
-    target = f"notebooks/{name}.ipynb"
-    words = [word for parameter, value in parameters.items() for word in ("--set", f"{parameter}={value}")]
-    command = ("notebook", source, "--out", target, *words)
-    return Step(f"notebook/{name}", command, needs, follows, product=target, source=source)
-
-
-def only_complete(study: Study, out: Path, absent: Collection[str]) -> Study:
-    """The study without the pieces that lack cells, to show what there is."""
-    study = replace(study, pieces=tuple(piece for piece in study.pieces if piece.name not in absent))
-    return replace(study, steps=tuple(_steps(study, out)))
 
 
 def absent_cells(study: Study, out: Path) -> dict[str, int]:
@@ -230,19 +214,20 @@ def prepare(study: Study, out: Path) -> dict[str, int]:
     program = max(path.stat().st_mtime_ns for path in paths.program())
     for step in study.steps:
         mark = out / step.mark
+        current, done = text(mark) == step.words, mark.stat().st_mtime_ns if mark.exists() else 0
         if step.product:
             made_from = max(cells.values(), default=0) if step.name == "collect" else program
             if step.source:
                 made_from = max(made_from, (paths.NOTEBOOKS / f"{step.source}.ipynb").stat().st_mtime_ns)
-            current = text(mark) == step.words and (out / step.product).exists()
-            if not (current and made_from <= mark.stat().st_mtime_ns):
+            if not (current and (out / step.product).exists() and made_from <= done):
                 mark.unlink(missing_ok=True)
         elif step.name in absent:
             mark.unlink(missing_ok=True)
-        elif text(mark) != step.words:
+        elif (
+            newest := max(cells[results.cell_path(out, *key)] for key in study.keys(step.name))
+        ) > done or not current:
             with results.atomic(mark) as path:
                 path.write_text(step.words, encoding="utf-8")
-            newest = max(cells[results.cell_path(out, *key)] for key in study.keys(step.name))
             os.utime(mark, ns=(newest, newest))
         if not mark.exists():
             (out / step.log).unlink(missing_ok=True)
@@ -263,34 +248,4 @@ def read(out: Path) -> Study:
         return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in content.items()})
 
     content = json.loads((out / PLAN).read_text(encoding="utf-8"))
-    pieces, steps = ([made(kind, one) for one in content[name]] for name, kind in (("pieces", Piece), ("steps", Step)))
-    return made(Study, {**content, "pieces": pieces, "steps": steps})
-
-
-def parse_tasks(text: str) -> dict[str, str]:
-    """Seeds of each data set from one line.
-
-    >>> parse_tasks("step=0:20 airfoil=0:10,99")
-    {'step': '0:20', 'airfoil': '0:10,99'}
-
-    Raises:
-        UserError: for an unknown data set or one given twice.
-    """
-    parts = [part.partition("=")[::2] for part in text.split()]
-    parse_names(",".join(name for name, _ in parts), data.NAMES, "data set")
-    return dict(parts)
-
-
-def request(config: Mapping[str, str]) -> dict[str, object]:
-    """The arguments of :func:`plan` from Snakemake's ``--config``.
-
-    >>> request({"tasks": "step=0:2", "models": "BayesNet,LP-FDNet", "epochs": 3})
-    {'tasks': {'step': '0:2'}, 'models': ['BayesNet', 'LP-FDNet'], 'epochs': 3}
-
-    Raises:
-        UserError: for an unknown setting or name.
-    """
-    for name in config:
-        choose(name, ("tasks", "models", "protocol", "epochs"), "setting")
-    read = {"tasks": parse_tasks, "models": lambda names: names.split(",")}
-    return {name: read[name](value) if name in read else value for name, value in config.items()}
+    return made(Study, content | {"steps": [made(Step, step) for step in content["steps"]]})
