@@ -47,7 +47,7 @@ def _subset_table(rate: float) -> np.ndarray:
 
 
 class Dropped(NamedTuple):
-    """Dropout masks of K draws that are drawn when they are used, eight units at a time; of one replicate."""
+    """Dropout masks of one replicate for K draws, drawn only when they are used, eight units at a time."""
 
     streams: Streams
     draws: int
