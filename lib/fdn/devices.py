@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fdn import metrics
 from fdn.errors import UserError
-from fdn.settings import choose
 
 DEVICES = ("cpu", "cuda", "auto")
 CPU = torch.device("cpu")
@@ -35,7 +34,8 @@ def choose_device(name: str | torch.device) -> torch.device:
     """
     if isinstance(name, torch.device) and _is_there(name):
         return name
-    choose(name, DEVICES, "device")
+    if not isinstance(name, str) or name not in DEVICES:
+        raise UserError(f"unknown device {name!r}; choose from {', '.join(DEVICES)}")  # no guess: gpu looks like cpu
     if name == "cpu" or name == "auto" and not torch.cuda.is_available():
         return CPU
     if not torch.cuda.is_available():
