@@ -558,7 +558,8 @@ def test_a_study_of_ones_own_needs_no_checkout(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "FDN_ROOT"}
     done = subprocess.run(
         [sys.executable, "-c", f"from fdn.cli import main; print([main(call) for call in {calls}])"],
-        cwd=here, env=environment | {"PYTHONPATH": str(tmp_path / "site-packages")}, capture_output=True, encoding="utf-8",
+        cwd=here, env=environment | {"PYTHONPATH": str(tmp_path / "site-packages")},
+        capture_output=True, encoding="utf-8",
     )  # fmt: skip
     assert done.stdout.split("\n")[-2] == "[0, 0, 0, 0, 0, 2]", done.stderr
     assert set(results.load_metrics(here / "out")["model"]) == {*FDNS, "TrainingMean"}

@@ -54,7 +54,8 @@ def test_another_format_of_the_same_numbers_is_named(folders):
 
 
 @pytest.mark.parametrize("change", [
-    {"best_epoch": 8}, {"model": "MLPNet"}, {"nll_id": 0.0}, {"best_epoch": 7.0}, {"mse_id": float("nan")}, {"more": 1.0},
+    {"best_epoch": 8}, {"model": "MLPNet"}, {"nll_id": 0.0}, {"best_epoch": 7.0}, {"mse_id": float("nan")},
+    {"more": 1.0},
 ])  # fmt: skip
 def test_what_is_not_a_matter_of_size_differs_without_bound(folders, change):
     write(folders[1], CELL | change, POINTS)

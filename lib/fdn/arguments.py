@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, Protocol
-from fdn.settings import checked, kinds, parsed
+from fdn.settings import checked, choose, kinds, parsed
 
 SEEDS_SYNTAX = "a half-open range such as 0:5, numbers such as 3,7, or both as in 0:3,7"
 MOST_SEEDS = 100_000  # more is a slip of the keyboard
 
 
 def check_text(what: str, value: object) -> str:
-    """The value, if it is text, which YAML and papermill turn into something else where it looks like it.
+    """The value, which has to be text.
 
-    YAML reads ``seeds: 5:10`` as 310, the seconds of 5 minutes and 10 seconds, and nobody can tell which was meant;
-    so ``papermill -p seeds 7`` is refused as well, and ``-r seeds 7`` is right.
+    YAML and papermill make numbers of some text: ``seeds: 5:10`` becomes 310, the seconds of 5 minutes and 10 seconds.
+    Afterwards nobody can tell which was meant, so ``papermill -p seeds 7`` is refused as well; ``-r seeds 7`` is right.
 
     Raises:
         UserError: for any other type.
@@ -74,24 +73,6 @@ def seed_ranges(seeds: Iterable[int]) -> str:
     starts = sorted(s for s in numbers if s - 1 not in numbers)
     ends = sorted(s + 1 for s in numbers if s + 1 not in numbers)
     return ",".join(f"{a}:{b}" if b > a + 1 else str(a) for a, b in zip(starts, ends, strict=True))
-
-
-def choose(name: str, known: Collection[str], what: str) -> str:
-    """The name, if it is known.
-
-    >>> choose("lp-fdn", ["IC-FDNet", "LP-FDNet"], "model")
-    Traceback (most recent call last):
-    fdn.errors.UserError: unknown model 'lp-fdn'; did you mean 'LP-FDNet'? choose from IC-FDNet, LP-FDNet
-
-    Raises:
-        UserError: naming the closest known name and all of them.
-    """
-    if isinstance(name, str) and name in known:
-        return name
-    lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(str(name).lower(), lower, n=1)
-    hint = f"did you mean {lower[close[0]]!r}? " if close else ""
-    raise UserError(f"unknown {what} {name!r}; {hint}choose from {', '.join(known)}")
 
 
 def parse_names(text: str, known: Collection[str], what: str) -> list[str]:

@@ -18,14 +18,14 @@ import pandas as pd
 import torch
 
 from fdn import data, devices, models, paths
-from fdn.arguments import SEEDS_SYNTAX, choose, parse_names, parse_parameter, parse_protocol, parse_seeds
+from fdn.arguments import SEEDS_SYNTAX, parse_names, parse_parameter, parse_protocol, parse_seeds
 from fdn.data import uci
 from fdn.data.dataset import Dataset
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, Protocol
 from fdn.report import comparison, console, published, tables
 from fdn.runs import experiment, results
-from fdn.settings import Count, described, parsed
+from fdn.settings import Count, choose, described, parsed
 from fdn.terminal import open_streams
 
 EXTRAS = {  # of pyproject.toml: the modules that each brings
@@ -78,14 +78,14 @@ def command(*options: Option | tuple[Option, ...], examples: Sequence[str] = (""
 
 
 def _filled(text: str) -> str:
-    """What was given to an option or argument: something, or a variable of the shell was not set."""
+    """The text given to an option or argument; an empty one comes of a shell variable that is not set."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is empty; leave it out for its default, or give a value")
     return text
 
 
 def _folder(text: str) -> Path:
-    """Absolute, so that no library takes a dash or tilde at its beginning for more than it is."""
+    """An absolute path: libraries give a dash or tilde at the beginning a meaning of its own."""
     return Path(_filled(text)).absolute()
 
 
@@ -140,7 +140,7 @@ WORKERS = option("--workers", "processes (default: one per core)", **NUMBER)
 
 
 def _stored(args: argparse.Namespace, with_committed: bool = False) -> tuple[Path, Protocol, pd.DataFrame]:
-    """The results folder to read, the protocol, whose changed settings are part of its label, and the metrics."""
+    """The results folder to read, the protocol of the given label, and the metrics."""
     folder = console.find_results(args.results)
     print(f"Reading {console.shown_path(folder)}", file=sys.stderr)
     protocol = parse_protocol(args.protocol)
@@ -257,12 +257,7 @@ def _figures(args: argparse.Namespace) -> None:
         ),
     ),
     option("--out", "also write DIR/compare.csv and the page DIR/compare.md", **FOLDER),
-    examples=(
-        "",
-        "--results out --misses",
-        "--explain step,LP-FDNet",
-        "--results data/results --out data/comparison",
-    ),
+    examples=("", "--results out --misses", "--explain step,LP-FDNet", "--results data/results --out data/comparison"),
     checkout=True,
 )
 def _compare(args: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
 """Where training and prediction run, the CPU or a GPU, and with which settings.
 
 Random numbers come from the host's streams on both. A GPU is given every number that the CPU would draw, so that a
-seed's results agree to rounding. During training only scores come back from it, through :func:`to_host`, and where
-dropout masks are drawn the number of units they are for.
+seed's results agree to rounding. During training only scores come back from it, through :func:`to_host`, and the
+number of units where dropout masks are drawn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     if isinstance(name, torch.device) and _is_there(name):
         return name
     if not isinstance(name, str) or name not in DEVICES:
-        raise UserError(f"unknown device {name!r}; choose from {', '.join(DEVICES)}")
+        raise UserError(f"unknown device {name!r}; choose from {', '.join(DEVICES)}")  # no guess: gpu looks like cpu
     if name == "cpu" or name == "auto" and not torch.cuda.is_available():
         return CPU
     if not torch.cuda.is_available():
@@ -57,7 +57,7 @@ _FLOAT32_PRODUCTS = [products for products in _PRODUCTS if hasattr(products, "fp
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """The settings with which results are computed, whatever the caller's are, which come back; also a decorator.
+    """Compute with fixed settings, and give the caller's back at the end; also a decorator.
 
     float32 is PyTorch's default type, multiplied as such, and the CPU its default device, on one thread, with gradients
     and without inference mode or autocast; NumPy and autograd leave NaN and infinity to those who look for them.
@@ -68,7 +68,7 @@ def undisturbed() -> Iterator[None]:
         *((partial(torch.set_autocast_enabled, t), torch.is_autocast_enabled(t), False) for t in ("cpu", "cuda")),
         *((partial(setattr, p, "fp32_precision"), p.fp32_precision, "ieee") for p in _FLOAT32_PRODUCTS),
     ]
-    device = nullcontext() if torch.get_default_device() == CPU else CPU  # which every call in it has to look at
+    device = nullcontext() if torch.get_default_device() == CPU else CPU  # a device context slows every call in it
     with (
         torch.inference_mode(False), np.errstate(all="ignore"), torch.autograd.set_detect_anomaly(False), device,
         ExitStack() as settings,

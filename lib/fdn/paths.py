@@ -1,6 +1,6 @@
 """Where things lie, whatever directory the reader, papermill or pytest runs in.
 
-Of our environment variables, FDN_ROOT, FDN_DATA_DIR and FDN_OFFLINE, an empty one counts as unset, as in a shell.
+An empty environment variable (FDN_ROOT, FDN_DATA_DIR, FDN_OFFLINE) counts as unset, as in a shell.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LONGEST = 200  # bytes of a segment, of the 255 that file systems take: suffixe
 def segment(name: str) -> str:
     """Any name as one segment of a path: itself if it is short and legal, else its beginning and a hash.
 
-    Legal is what has no slash or control character, does not begin with a dot and neither begins nor ends with a blank
-    or ends with a dot. Two names never share a segment: one that looks as if it had been shortened is.
+    A legal name has no slash and no control character, and neither begins nor ends with a dot or a blank. Two names
+    never share a segment: one that looks like a shortened name is shortened too.
 
     >>> segment("published+warmup=50"), segment("2024/05")
     ('published+warmup=50', '2024_05~4f6e1bad2f48')

@@ -10,8 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fdn.errors import UserError
-from fdn.settings import Count, Factor, NonNegative, Positive, Rate, Scale, Whole, check_fields, kinds
+from fdn.settings import Count, Factor, NonNegative, Positive, Rate, Scale, Whole, check_fields, choose, kinds
 
 # "Model seeds" of the published tables (table of hyperparameters); of the author's random numbers, not of ours
 PUBLISHED_SEEDS = {"step": 13, "sine": 19, "quad": 6, "airfoil": 64, "ccpp": 2, "energy": 2}
@@ -96,7 +95,7 @@ AS_WRITTEN = Protocol(
     variance_offset=0.0,
 )
 
-PROTOCOLS = {protocol.base: protocol for protocol in (PUBLISHED, AS_WRITTEN)}
+PROTOCOLS: dict[str, Protocol] = {protocol.base: protocol for protocol in (PUBLISHED, AS_WRITTEN)}
 
 
 def get_protocol(name: str, **changes: Any) -> Protocol:
@@ -108,8 +107,6 @@ def get_protocol(name: str, **changes: Any) -> Protocol:
     Raises:
         UserError: for an unknown name or setting, or an invalid value.
     """
-    if not isinstance(name, str) or name not in PROTOCOLS:
-        raise UserError(f"unknown protocol {name!r}; expected one of {', '.join(PROTOCOLS)}")
-    if unknown := changes.keys() - kinds(Protocol).keys():
-        raise UserError(f"unknown setting {min(unknown)!r}; expected one of {', '.join(kinds(Protocol))}")
-    return dataclasses.replace(PROTOCOLS[name], **changes)
+    for change in changes:
+        choose(change, kinds(Protocol), "setting")
+    return dataclasses.replace(PROTOCOLS[choose(name, PROTOCOLS, "protocol")], **changes)

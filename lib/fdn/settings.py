@@ -1,4 +1,4 @@
-"""What a setting may be: said once, as its type, and checked wherever a value is given.
+"""The values that a setting may have: declared once, as its type, and checked wherever a value is given.
 
 ``budget: Count = 1000`` declares a field; :func:`check_fields` holds a whole dataclass to its declarations,
 :func:`checked` one value, :func:`parsed` what a person typed.
@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import reprlib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
@@ -103,6 +104,24 @@ def parsed(name: str, text: str, kind: Any) -> Any:
         if (found := _read(value, option)) is not _MISFIT:
             return found
     raise UserError(f"{name} is {text!r}; expected {described(kind)}")
+
+
+def choose(name: str, known: Collection[str], what: str) -> str:
+    """The name, if it is known.
+
+    >>> choose("lp-fdn", ["IC-FDNet", "LP-FDNet"], "model")
+    Traceback (most recent call last):
+    fdn.errors.UserError: unknown model 'lp-fdn'; did you mean 'LP-FDNet'? choose from IC-FDNet, LP-FDNet
+
+    Raises:
+        UserError: naming the closest known name and all of them.
+    """
+    if isinstance(name, str) and name in known:
+        return name
+    lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(str(name).lower(), lower, n=1)
+    hint = f"did you mean {lower[close[0]]!r}? " if close else ""
+    raise UserError(f"unknown {what} {name!r}; {hint}choose from {', '.join(known)}")
 
 
 def check_seeds(seeds: Any) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a terminal can show: standard streams that take every character, or nothing where the caller has closed them."""
+"""Standard streams that can print every character, and that drop it where the caller has closed them."""
 
 from __future__ import annotations
 

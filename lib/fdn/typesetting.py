@@ -10,43 +10,19 @@ import csv
 import functools
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fdn.paths import segment
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "%": r"\%",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "$": r"\$",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "[": "{[}",
-    "]": "{]}",
-    "<": "$<$",
-    ">": "$>$",
-    "—": "---",
-    "–": "--",
-    "ρ": r"$\rho$",
-    "Δ": r"$\Delta$",
-    "β": r"$\beta$",
-    "↓": r"$\downarrow$",
-    "↑": r"$\uparrow$",
-    "≤": r"$\le$",
-    "≥": r"$\ge$",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "≠": r"$\ne$",
-    "−": "$-$",
+_LATEX = str.maketrans({  # brackets are wrapped because LaTeX takes "[" after a line break for an option
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "&": r"\&", "#": r"\#", "_": r"\_", "$": r"\$",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "[": "{[}", "]": "{]}", "<": "$<$", ">": "$>$",
+    "—": "---", "–": "--", "−": "$-$", "ρ": r"$\rho$", "Δ": r"$\Delta$", "β": r"$\beta$", "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$", "≤": r"$\le$", "≥": r"$\ge$", "±": r"$\pm$", "×": r"$\times$", "≠": r"$\ne$",
     "†": r"$^\dagger$",
-}  # brackets are wrapped because LaTeX takes "[" after a line break for an option
-
+})  # fmt: skip
 
 _SIGNS = r"[\\`$*_<>&~]"  # of Markdown, wherever they stand
 
@@ -71,20 +47,16 @@ def to_latex_text(text: str) -> str:
     >>> to_latex_text("50 % of `a_b`, $x_1$: [-0.5, —]")
     '50 \\% of \\texttt{a\\_b}, $x_1$: {[}$-$0.5, ---{]}'
     """
-
-    def escape(characters: str) -> str:
-        return "".join(_LATEX.get(c, c) for c in characters)
-
     pieces = []
     for piece in re.split(rf"(\\{_SIGNS}|\$[^$]+\$|`[^`]+`)", text):
         if piece.startswith("\\") and len(piece) == 2:
-            pieces.append(escape(piece[1]))
+            pieces.append(piece[1].translate(_LATEX))
         elif piece.startswith("$") and len(piece) > 1:
             pieces.append(piece)
         elif piece.startswith("`"):
-            pieces.append(rf"\texttt{{{escape(piece[1:-1])}}}")
+            pieces.append(rf"\texttt{{{piece[1:-1].translate(_LATEX)}}}")
         else:
-            pieces.append(re.sub(r"(?<![\w-])-(?=\d)", "$-$", escape(piece)))
+            pieces.append(re.sub(r"(?<![\w-])-(?=\d)", "$-$", piece.translate(_LATEX)))
     return "".join(pieces)
 
 
@@ -140,6 +112,15 @@ def _other_fonts() -> list[tuple[str, frozenset[int]]]:
     return list(fonts.items())
 
 
+def pipe_table(columns: Sequence[str], rows: Iterable[Sequence[str]], rule: str) -> list[str]:
+    """The lines of a table in Markdown; ``rule`` is the one below the columns."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.replace("|", r"\|").replace("\n", "<br>") for c in cells) + " |"
+
+    return [line(columns), rule, *map(line, rows)]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table as text: `columns` (C,), `rows` (R, C), `align` one of l, c, r per column.
@@ -163,14 +144,10 @@ class Table:
 
     def to_markdown(self) -> str:
         """GitHub-flavoured Markdown: title, caption, pipe table, notes."""
-
-        def line(cells: Sequence[str]) -> str:
-            return "| " + " | ".join(c.replace("|", r"\|").replace("\n", "<br>") for c in cells) + " |"
-
         rule = "|" + "|".join({"l": ":---", "c": ":---:", "r": "---:"}[a] for a in self.align) + "|"
         notes = [f"\n{note}" for note in self.notes]
         head = f"**{self.title}.** {self.caption}\n"
-        return "\n".join([head, line(self.columns), rule, *map(line, self.rows), *notes]) + "\n"
+        return "\n".join([head, *pipe_table(self.columns, self.rows, rule), *notes]) + "\n"
 
     _repr_markdown_ = to_markdown  # how a notebook shows it
 

@@ -79,9 +79,9 @@ def test_toy_functions(functions, name, at_0, at_half):
 
 
 def test_toy_choices_are_checked():
-    with pytest.raises(UserError, match="'published' or 'printed'.*functions='print'"):
+    with pytest.raises(UserError, match="unknown kind of toy functions 'print'; did you mean 'printed'"):
         data.load("step", functions="print")
-    with pytest.raises(UserError, match="validation='id'"):
+    with pytest.raises(UserError, match="unknown kind of toy validation points 'id'; choose from published, printed"):
         data.load("step", toy_validation="id")
     with pytest.raises(UserError, match="'cubic'; choose from step, sine, quad"):
         toy.toy("cubic")

@@ -177,7 +177,8 @@ def test_packed_files_are_read_and_damaged_ones_are_one_sentence(tmp_path, suffi
 @pytest.mark.parametrize(
     ("name", "contents"),
     [("a.tar", PLAIN), ("a.tar.gz", PLAIN), ("a.tar", _tar("one", "two")), ("a.zip", _zip("one", "two")),
-     ("a.zip", _zip()), ("a.csv", PLAIN.decode().encode("utf-16")), ("a.csv", b"z,\xe4,y\n1,2,3\n"), ("a.csv", b'z,y\n1,"2\n' * 9)],
+     ("a.zip", _zip()), ("a.csv", PLAIN.decode().encode("utf-16")),
+     ("a.csv", b"z,\xe4,y\n1,2,3\n"), ("a.csv", b'z,y\n1,"2\n' * 9)],
 )  # fmt: skip
 def test_files_that_are_packed_or_written_otherwise_are_one_sentence(tmp_path, name, contents):
     (tmp_path / name).write_bytes(contents)
@@ -217,7 +218,10 @@ def test_words_for_missing_values_are_names_like_others(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: f.set_axis(pd.MultiIndex.from_product([["a"], f.columns]), axis=1), r"several names, such as \('a', 'a'\)"),
+        (
+            lambda f: f.set_axis(pd.MultiIndex.from_product([["a"], f.columns]), axis=1),
+            r"several names, such as \('a', 'a'\)",
+        ),
         (lambda f: f.set_axis(["a", "z", "y", np.nan], axis=1), "without a name"),
         (lambda f: f.set_axis(["a", "z", "y", None], axis=1), "without a name"),
         (lambda f: f.set_axis(["a", "z", "y", " "], axis=1), "without a name"),

@@ -219,7 +219,7 @@ def test_a_file_that_the_parsers_refuse_is_one_sentence(empty, monkeypatch, name
     assert "\n" not in str(caught.value)
 
 
-def test_offline_does_not_knock(archive, monkeypatch):
+def test_offline_asks_no_server(archive, monkeypatch):
     monkeypatch.setenv("FDN_OFFLINE", "1")
     monkeypatch.setattr(uci, "_answers", lambda url: pytest.fail("asked the network"))
     with pytest.raises(UserError, match="FDN_OFFLINE.*download http.*data/raw/"):

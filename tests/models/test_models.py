@@ -169,9 +169,9 @@ def test_ic_layers_see_the_input_and_lp_layers_the_activation():
 
 
 def test_unknown_names_and_widths_are_user_errors():
-    with pytest.raises(UserError, match="unknown model 'LPFDNet'; expected one of MLPNet"):
+    with pytest.raises(UserError, match="unknown model 'LPFDNet'; did you mean 'LP-FDNet'. choose from MLPNet"):
         model_spec("LPFDNet", 1, PUBLISHED)
-    with pytest.raises(UserError, match=f"unknown model '{BASELINE}'; expected one of {', '.join(MODEL_NAMES)}$"):
+    with pytest.raises(UserError, match=f"unknown model '{BASELINE}'; choose from {', '.join(MODEL_NAMES)}$"):
         published_spec(BASELINE, PUBLISHED)  # it has no layers
     with pytest.raises(UserError, match="hidden is .0,.; expected a tuple, each of them a whole number"):
         ModelSpec("IC-FDNet", (0,), hyper=2)

@@ -95,7 +95,8 @@ def test_the_site_is_complete():
 
 
 DULL_TABLES = """[...document.querySelectorAll('article table')].filter(t => t.tHead && t.tBodies[0].rows.length > 1
-    && t.querySelectorAll('thead tr:last-child th button').length !== t.tHead.rows[t.tHead.rows.length - 1].cells.length)
+    && t.querySelectorAll('thead tr:last-child th button').length
+      !== t.tHead.rows[t.tHead.rows.length - 1].cells.length)
     .map(t => t.outerHTML.slice(0, 200))"""
 UNSCOPED = (
     "[...document.querySelectorAll('article thead th:not([scope])')].filter(h => !h.closest('.dataframe')).length"

@@ -56,7 +56,7 @@ def runs() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def all_kinds(points, runs) -> dict[str, Figure]:
-    real = figures.FigureData("energy", "published", runs, 2, points, None)
+    real = figures.DatasetResults("energy", "published", runs, 2, points)
     made = {kind: figure.draw(real) for kind, figure in figures.FIGURES.items()}
     made |= {"means_of_function": figures.means_of_function(points, np.sign, "title"), "layer": figures.layer_diagram()}
     for fig in made.values():
@@ -309,11 +309,11 @@ def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, point
 
 
 POINT_FIGURES = {
-    "mse_var": figures.mse_against_var, "mse_var_fit": figures.mse_against_var_fit, "risk_coverage": figures.risk_coverage,
-    "calibration": figures.calibration, "means": figures.means_of_data,
+    "mse_var": figures.mse_against_var, "mse_var_fit": figures.mse_against_var_fit,
+    "risk_coverage": figures.risk_coverage, "calibration": figures.calibration, "means": figures.means_of_data,
     "means of function": lambda points: figures.means_of_function(points, np.sign),
 }  # fmt: skip
-SAID = re.compile("(are constant|are no positive numbers|are no numbers)")
+NOTHING_TO_DRAW = re.compile("(are constant|are no positive numbers|are no numbers)")
 
 
 @pytest.mark.filterwarnings("error")
@@ -328,7 +328,7 @@ def test_numbers_that_no_axis_shows_are_left_out_or_said(points, kind, value):
     try:
         assert isinstance(POINT_FIGURES[kind]({"LP-FDNet": bad.assign(var=bad["var"] * np.arange(len(bad)))}), Figure)
     except UserError as error:
-        assert SAID.search(str(error)), error
+        assert NOTHING_TO_DRAW.search(str(error)), error
 
 
 @pytest.mark.filterwarnings("error")
@@ -339,7 +339,7 @@ def test_regions_and_test_sets_without_points_are_drawn_or_said(points, kind):
         try:
             assert isinstance(POINT_FIGURES[kind]({"LP-FDNet": part}), Figure)
         except UserError as error:
-            assert SAID.search(str(error)), error
+            assert NOTHING_TO_DRAW.search(str(error)), error
 
 
 @pytest.mark.filterwarnings("error")

@@ -89,7 +89,8 @@ def test_page_of_differences_holds_its_results():
 def test_effects_compare_the_same_seeds():
     difference = next(d for d in differences.DIFFERENCES if d.field == "clip_norm")
     rows = [
-        {"dataset": "step", "model": "LP-FDNet", "protocol": label, "seed": seed, **dict.fromkeys(page_of_differences.SHOWN, value)}
+        {"dataset": "step", "model": "LP-FDNet", "protocol": label, "seed": seed,
+         **dict.fromkeys(page_of_differences.SHOWN, value)}
         for label, seed, value in (
             ("published", 0, 1.0), ("published", 1, 3.0), ("published", 2, 99.0),
             (difference.protocol.label, 0, 2.0), (difference.protocol.label, 1, 4.0),

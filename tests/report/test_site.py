@@ -1,4 +1,4 @@
-"""The pages of the site and their tables, without a browser; tests/report/site_checks.py reads the built site in one."""
+"""The pages of the site and their tables, without a browser, in which tests/report/site_checks.py reads them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def test_modules_are_all_there():
     names = pages.modules()
     files = {
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        for root, package in ((paths.ROOT, "fdn_kernels"), (paths.ROOT / "lib", "fdn")) for path in (root / package).rglob("*.py")
+        for root, package in ((paths.ROOT, "fdn_kernels"), (paths.ROOT / "lib", "fdn"))
+        for path in (root / package).rglob("*.py")
     }  # fmt: skip
     assert set(names) == {name for name in files if not name.endswith(pages.NOT_DOCUMENTED)}
 

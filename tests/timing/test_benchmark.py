@@ -122,7 +122,7 @@ def test_the_study_is_the_sample_times_epochs_and_seeds(monkeypatch):
     monkeypatch.setattr(benchmark, "_start_up", lambda device: 1.0)
     monkeypatch.setattr(benchmark, "_program", lambda block, out, device: times)
     monkeypatch.setattr(benchmark, "_plain", lambda block, out: {phase: 2 * t for phase, t in times.items()})
-    frame = benchmark.study(["step"], ["LP-FDNet", "DeepEnsembleNet"], PUBLISHED, 5, 1, progress=False)
+    frame = benchmark.study(["step"], ["LP-FDNet", "DeepEnsembleNet"], PUBLISHED, 5, 1)
     cell = frame[frame["model"] == "LP-FDNet"].set_index("phase")
     block = cell["block"].iloc[0]
     assert list(cell["program"] * block / 100) == pytest.approx([160, 240, 80, 4, 5])
@@ -154,7 +154,7 @@ def test_growth_sees_seeds_draws_examples_and_width(monkeypatch):
     monkeypatch.setattr(benchmark, "_fits", fits)
     monkeypatch.setattr(benchmark, "fit", lambda *args, **options: None)
     step = experiment.load_dataset("step", PUBLISHED)
-    frame = benchmark.growth(["LP-FDNet", "DeepEnsembleNet"], step, PUBLISHED, 1, 1, benchmark.SIZES, progress=False)
+    frame = benchmark.growth(["LP-FDNet", "DeepEnsembleNet"], step, PUBLISHED, 1, 1, benchmark.SIZES)
     table = benchmark.growth_table(frame)
     assert table.rows[0][1:] == (
         "1 / 5 / 20 / 1e+02", "1.00", "1 / 1e+02 / 1e+04", "2.00", "1 / 4 / 16", "1.00", "1 / 8 / 64", "3.00",
@@ -222,7 +222,7 @@ def test_a_gpu_is_given_this_program_and_nothing_is_timed_that_failed_its_check(
     monkeypatch.setattr(benchmark, "QUICK_SIZES", {"seeds": (1, 2)})
     for module in (benchmark, experiment):
         monkeypatch.setattr(module, "device_name", lambda device: "Some GPU" if device == gpu else "cpu")
-    frames = benchmark.measure(["step"], ["LP-FDNet"], PUBLISHED, 1, quick=True, progress=False, device=gpu)
+    frames = benchmark.measure(["step"], ["LP-FDNet"], PUBLISHED, 1, quick=True, device=gpu)
     assert set(given) == {gpu}
     page = benchmark.page(frames, 60.0, gpu)
     assert "device: Some GPU; the plain program on the CPU" in page and "of the GPU's memory" in page
@@ -230,4 +230,4 @@ def test_a_gpu_is_given_this_program_and_nothing_is_timed_that_failed_its_check(
     monkeypatch.setattr(benchmark, "fit", lambda s, d, p, seeds, device: fit(s, d, replace(p, clip_norm=0.1), seeds))
     monkeypatch.setattr(experiment, "run_block", lambda *arguments, **options: pytest.fail("was timed"))
     with pytest.raises(AssertionError):
-        benchmark.study(["step"], ["LP-FDNet"], PUBLISHED, 1, 1, progress=False, device=gpu)
+        benchmark.study(["step"], ["LP-FDNet"], PUBLISHED, 1, 1, device=gpu)

@@ -6,16 +6,11 @@ Dataset(step: 1024 train, 512 validation (256 ID), 2001 test (201 ID), 1 feature
 
 from __future__ import annotations
 
-from fdn.arguments import choose
 from fdn.data import tabular, toy, uci
 from fdn.data.dataset import Dataset
 from fdn.data.splits import feature_band_split
 from fdn.data.tabular import from_frame
-
-__all__ = [
-    "NAMES", "PAPER_DATASETS", "REAL", "TOY", "UCI", "Dataset",
-    "available", "check_name", "feature_band_split", "from_frame", "load", "missing",
-]  # fmt: skip
+from fdn.settings import choose
 
 TOY = tuple(toy.FUNCTIONS["published"])
 UCI = tuple(uci.SOURCES)

@@ -104,7 +104,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         frame = pd.read_csv(path, skipinitialspace=True, low_memory=False)
     except pd.errors.EmptyDataError:
         raise UserError(f"{path} is empty; a header and rows of numbers were expected") from None
-    except Exception as error:  # of the parser, the decoder, and of whatever the file's name says it is packed with
+    except Exception as error:  # of the parser, the decoder or what unpacks the file
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"{path} cannot be read: {error.strerror}") from error
         if isinstance(error, ImportError):  # .zst: the one kind for which pandas needs another package

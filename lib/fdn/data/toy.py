@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from fdn.data.dataset import Dataset
-from fdn.errors import UserError
+from fdn.settings import choose
 
 AMPLITUDE = 1.5440989611552312
 CYCLES = 2.3887483810240893  # per unit of x
@@ -92,14 +92,9 @@ def toy(name: str, functions: str = "published", validation: str = "published") 
 
     Source: the paper's toy-data section, the toy grid seed of its appendix and its table of split sizes.
     """
-    if functions not in FUNCTIONS or validation not in ("published", "printed"):
-        raise UserError(
-            f"toy tasks have 'published' or 'printed' functions and validation points, "
-            f"not functions={functions!r} with validation={validation!r}"
-        )
-    if name not in FUNCTIONS[functions]:
-        raise UserError(f"unknown toy task {name!r}; choose from {', '.join(FUNCTIONS[functions])}")
-    f = FUNCTIONS[functions][name]
+    choose(validation, FUNCTIONS, "kind of toy validation points")
+    functions_of = FUNCTIONS[choose(functions, FUNCTIONS, "kind of toy functions")]
+    f = functions_of[choose(name, functions_of, "toy task")]
     rng = np.random.default_rng(0)
     x_train = rng.uniform(-1, 1, 1024)
     bands = {"published": [(-1, 1, 256), (-10, -1, 128), (1, 10, 128)], "printed": [(-1, 1, 512)]}[validation]

@@ -192,7 +192,7 @@ def _read(name: str, path: Path) -> np.ndarray:
         else:
             frame = pd.read_csv(path, sep=r"\s+", header=None, usecols=columns)
         return frame.to_numpy(dtype=float)  # (N, d + 1)
-    except Exception as error:  # whatever the parsers raise, or lack
+    except Exception as error:  # of the parser, or for want of one
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
 
 

@@ -20,25 +20,3 @@ from fdn.models.zoo import (
     published_spec,
     solve_widths,
 )
-
-__all__ = [
-    "BASELINE",
-    "ENSEMBLES",
-    "FDN_MODELS",
-    "MODELS",
-    "MODEL_NAMES",
-    "PAPER_MODELS",
-    "STOCHASTIC_MODELS",
-    "ModelSpec",
-    "Network",
-    "Noise",
-    "build_network",
-    "check_model",
-    "count_parameters",
-    "initial_network",
-    "model_grid",
-    "model_spec",
-    "multiply_accumulates",
-    "published_spec",
-    "solve_widths",
-]

@@ -33,11 +33,6 @@ class Hypernet(nn.Module):
         self.hidden = nn.Linear(d_signal, width)
         self.output = nn.Linear(width, n_outputs)
 
-    @property
-    def multiply_accumulates(self) -> int:
-        """Of one signal: d_signal h + h n_outputs."""
-        return self.hidden.weight.numel() + self.output.weight.numel()
-
     def hidden_activation(self, s: Tensor) -> Tensor:
         """z = relu(V s + v): s (..., k, B, d_signal) to (..., k, B, width)."""
         return relu_affine(s, self.hidden.weight, self.hidden.bias)
@@ -64,11 +59,6 @@ class PointLinear(nn.Module):
         self.d_in, self.d_out = d_in, d_out
         self.linear = nn.Linear(d_in, d_out)
 
-    @property
-    def multiply_accumulates(self) -> tuple[int, int]:
-        """Per draw and point, and once per pass."""
-        return self.d_in * self.d_out, 0
-
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         return affine(a, self.linear.weight, self.linear.bias), None
 
@@ -91,11 +81,6 @@ class HyperLinear(nn.Module):
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
         self.hypernet = Hypernet(d_in, hyper, d_out * (d_in + 1))
-
-    @property
-    def multiply_accumulates(self) -> tuple[int, int]:
-        """Per draw and point, and once per pass."""
-        return self.d_in * self.d_out + self.hypernet.multiply_accumulates, 0
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         return matvec(self.hypernet(a), a), None  # theta (..., k, B, P)
@@ -141,11 +126,6 @@ class GlobalGaussianLinear(nn.Module, ABC):
             return theta, None
         return theta, gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
 
-    @property
-    def multiply_accumulates(self) -> tuple[int, int]:
-        """Per draw and point, and once per pass."""
-        return self.d_in * self.d_out, 0
-
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         _check_columns(self, a)
         theta, term = self.sample(noise, eps, kl)
@@ -178,11 +158,6 @@ class LatentGaussianLinear(GlobalGaussianLinear):
         self.hypernet = Hypernet(latent, hyper, 2 * d_out * (d_in + 1))
         self.latent = nn.Parameter(torch.randn(latent))
 
-    @property
-    def multiply_accumulates(self) -> tuple[int, int]:
-        """Per draw and point, and once per pass: the hypernetwork reads no input."""
-        return self.d_in * self.d_out, self.hypernet.multiply_accumulates
-
     def mean_and_rho(self) -> tuple[Tensor, Tensor]:
         outputs = self.hypernet(self.latent[..., None, None, :])[..., 0, 0, :]  # (..., 2 P)
         return hypernet_order(outputs, self.d_in, -1)
@@ -210,11 +185,6 @@ class FDNLinear(nn.Module):
         self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Scale)
         self.hypernet = Hypernet(d_signal if condition == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
 
-    @property
-    def multiply_accumulates(self) -> tuple[int, int]:
-        """Per draw and point, and once per pass."""
-        return self.d_in * self.d_out + self.hypernet.multiply_accumulates, 0
-
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         _check_columns(self, a)
         z = self.hypernet.hidden_activation(x if self.condition == "input" else a)  # (..., k, B, h)
@@ -223,6 +193,14 @@ class FDNLinear(nn.Module):
             a, z, output.weight, output.bias,
             noise=noise, eps=eps, kl=kl, floor=self.floor, prior_scale=self.prior_scale, backend=self.backend,
         )  # fmt: skip
+
+
+def multiply_accumulates(layer: nn.Module) -> tuple[int, int]:
+    """Of a layer's products: per draw and point, and once per pass, as a hypernetwork that reads no input runs."""
+    own, hyper = layer.d_in * layer.d_out, 0
+    if hasattr(layer, "hypernet"):
+        hyper = layer.hypernet.hidden.weight.numel() + layer.hypernet.output.weight.numel()
+    return (own, hyper) if isinstance(layer, GlobalGaussianLinear) else (own + hyper, 0)
 
 
 def noise_shape(layer: nn.Module, noise: str, draws: int, batch: int) -> tuple[int, ...] | None:

@@ -14,16 +14,11 @@ from torch import nn
 
 from fdn.devices import undisturbed
 from fdn.errors import UserError
+from fdn.models import posteriors
 from fdn.models.network import Network
-from fdn.models.posteriors import (
-    FDNLinear,
-    GaussianLinear,
-    HyperLinear,
-    LatentGaussianLinear,
-    PointLinear,
-)
+from fdn.models.posteriors import FDNLinear, GaussianLinear, HyperLinear, LatentGaussianLinear, PointLinear
 from fdn.protocol import PUBLISHED, PUBLISHED_SEEDS, Protocol
-from fdn.settings import Count, check_fields, checked
+from fdn.settings import Count, check_fields, checked, choose
 from fdn.streams import seed_sequence
 
 BASELINE = "TrainingMean"  # predicts the mean of the training targets
@@ -127,10 +122,9 @@ FDN_MODELS = tuple(name for name in PAPER_MODELS if MODELS[name].layer in (_ic, 
 ENSEMBLES = tuple(name for name, model in MODELS.items() if model.ensemble)
 
 
-def check_model(name: object, known: tuple[str, ...] = MODEL_NAMES) -> None:
-    """Raise UserError unless the name is a model's, or one of those that are ``known`` in its place."""
-    if not isinstance(name, str) or name not in known:
-        raise UserError(f"unknown model {name!r}; expected one of {', '.join(known)}")
+def check_model(name: str, known: tuple[str, ...] = MODEL_NAMES) -> None:
+    """Raise UserError unless the name is one of ``known``, by default a model's."""
+    choose(name, known, "model")
 
 
 def published_spec(name: str, protocol: Protocol) -> ModelSpec:
@@ -238,8 +232,8 @@ def solve_widths(spec: ModelSpec, n_features: int, budget: int, protocol: Protoc
 def multiply_accumulates(spec: ModelSpec, n_features: int, protocol: Protocol) -> tuple[int, int]:
     r"""Multiply-accumulates of one forward pass: per (draw, point), and once per pass whatever the points.
 
-    Every layer counts its own (``multiply_accumulates`` of :mod:`fdn.models.posteriors`); in an ensemble a draw is one
-    member. Biases, activations and the sampling itself are element-wise and not counted. Source: Appendix G.
+    In an ensemble a draw is one member. Biases, activations and the sampling itself are element-wise and not counted.
+    Source: Appendix G.
 
     >>> from fdn.protocol import PUBLISHED
     >>> multiply_accumulates(model_spec("LP-FDNet", 1, PUBLISHED), 1, PUBLISHED)
@@ -247,7 +241,7 @@ def multiply_accumulates(spec: ModelSpec, n_features: int, protocol: Protocol) -
     """
     with torch.device("meta"):
         network = build_network(spec, n_features, protocol)
-    per_point, per_pass = zip(*(layer.multiply_accumulates for layer in network.layers), strict=True)
+    per_point, per_pass = zip(*map(posteriors.multiply_accumulates, network.layers), strict=True)
     return sum(per_point), sum(per_pass)
 
 

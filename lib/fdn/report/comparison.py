@@ -100,7 +100,7 @@ def uniformity_table(metrics: pd.DataFrame, protocol: str) -> Table:
 
 
 def misses(comparison: pd.DataFrame) -> pd.DataFrame:
-    """The numbers outside the range of the seeds; undefined and missing ones are none."""
+    """The numbers outside the range of the seeds; undefined and missing ones do not count."""
     return comparison[comparison["verdict"] == published.OUTSIDE]
 
 
@@ -144,22 +144,11 @@ def number_table(comparison: pd.DataFrame, name: str, title: str) -> Table:
         title=title,
         caption="Place: the share of seeds below the published value, equal ones (to half a unit of the last printed "
         "digit) counted half.",
-        columns=(
-            "Data set",
-            "Model",
-            "Metric",
-            "Published",
-            "Median",
-            "5–95 %",
-            "Min–max",
-            "Seeds",
-            "Place",
-            "Verdict",
-            "Reason",
-        ),
+        columns=("Data set", "Model", "Metric", "Published", "Median", "5–95 %", "Min–max", "Seeds", "Place",
+                 "Verdict", "Reason"),
         rows=tuple(rows),
         align="lll" + "r" * 6 + "ll",
-    )
+    )  # fmt: skip
 
 
 def more_seeds(metrics: pd.DataFrame, more: pd.DataFrame, protocol: str) -> str:

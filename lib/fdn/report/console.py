@@ -50,7 +50,7 @@ def medians(metrics: pd.DataFrame) -> str:
 
 def results_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     """Published, median and range of every number of a data set, and which of them were not computed here."""
-    chosen = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    chosen = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     committed = list(chosen.loc[chosen["where"] == COMMITTED, "model"].unique())
     if not len(chosen):
         origin = "no results"

@@ -27,7 +27,8 @@ from fdn.models import MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import segment
 from fdn.protocol import Protocol
 from fdn.report.diagram import layer_axes
-from fdn.report.published import representative_seed
+from fdn.report.findings import DatasetResults
+from fdn.report.published import representative_seed, rows_of
 from fdn.runs import results
 from fdn.typesetting import drawn
 
@@ -396,23 +397,6 @@ def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -
 
 
 @dataclass(frozen=True)
-class FigureData:
-    """What the figures of one data set under one protocol are drawn from."""
-
-    dataset: str
-    protocol: str  # label
-    runs: pd.DataFrame  # a row per model and seed
-    seed: int  # the representative one
-    points: Points  # of that seed
-    true_function: Callable | None  # of a toy task
-
-    @property
-    def title(self) -> str:
-        """Of a figure of one seed."""
-        return f"{self.dataset}, seed {self.seed}, protocol {self.protocol}"
-
-
-@dataclass(frozen=True)
 class FigureKind:
     """A kind of figure, drawn of each data set that has what it needs.
 
@@ -423,18 +407,18 @@ class FigureKind:
         for_toy: whether it is drawn of toy tasks too.
     """
 
-    draw: Callable[[FigureData], Figure]
+    draw: Callable[[DatasetResults], Figure]
     title: str
     words: str
     needs_points: bool = True
     for_toy: bool = True
 
-    def is_for(self, given: FigureData) -> bool:
+    def is_for(self, given: DatasetResults) -> bool:
         """Whether a data set has what this figure needs."""
         return (bool(given.points) or not self.needs_points) and (self.for_toy or given.true_function is None)
 
 
-def _means(given: FigureData) -> Figure:
+def _means(given: DatasetResults) -> Figure:
     if given.true_function is None:
         return means_of_data(given.points, given.title)
     return means_of_function(given.points, given.true_function, given.title)
@@ -457,11 +441,7 @@ FIGURES = {  # by the end of their files' names, in the order of the site
         "Linear fit",
         "MSE against predicted variance of all test points with each model's fit MSE = a + b Var",
     ),
-    "means": FigureKind(
-        _means,
-        "Predictive means",
-        "Predictive mean of each model over the inputs, with the targets",
-    ),
+    "means": FigureKind(_means, "Predictive means", "Predictive mean of each model over the inputs, with the targets"),
     "risk_coverage": FigureKind(
         lambda given: risk_coverage(given.points, given.title),
         "Risk and coverage",
@@ -501,24 +481,17 @@ def all_figures(
     """
     paths, missing = save(layer_diagram(), out_dir / "layer"), []
     for name, data in datasets.items():
-        runs = metrics[(metrics["dataset"] == name) & (metrics["protocol"] == protocol)]
+        runs = rows_of(metrics, dataset=name, protocol=protocol)
         try:
             seed = representative_seed(metrics, name, protocol)
         except UserError as error:
             missing.append(f"{name}: no figures: {error}")
             continue
-        points, run = {}, set(runs["model"])
-        for model in [m for m in STOCHASTIC_MODELS if m in PAPER_MODELS or m in run]:
-            try:
-                frame = load_points(name, model, seed)
-            except UserError as error:  # damaged
-                missing.append(f"{name}: no points of {model}, seed {seed}: {error}")
-                continue
-            if frame is None:
-                missing.append(f"{name}: no points of {model}, seed {seed}")
-            else:
-                points[model] = frame
-        given = FigureData(name, protocol, runs, seed, points, data.true_function if data else None)
+        run = set(runs["model"])
+        models = [model for model in STOCHASTIC_MODELS if model in PAPER_MODELS or model in run]
+        points, absent = _all_points(load_points, name, models, seed)
+        missing += absent
+        given = DatasetResults(name, protocol, runs, seed, points, true_function=data and data.true_function)
         for kind, figure in FIGURES.items():
             if not figure.is_for(given):
                 continue
@@ -527,6 +500,21 @@ def all_figures(
             except UserError as error:
                 missing.append(f"{name}: no {kind}: {error}")
     return paths, missing
+
+
+def _all_points(load_points: Callable, dataset: str, models: list[str], seed: int) -> tuple[Points, list[str]]:
+    """The points of each model, and a sentence for each that has none."""
+    points, missing = {}, []
+    for model in models:
+        try:
+            frame, why = load_points(dataset, model, seed), ""
+        except UserError as error:  # damaged
+            frame, why = None, f": {error}"
+        if frame is None:
+            missing.append(f"{dataset}: no points of {model}, seed {seed}{why}")
+        else:
+            points[model] = frame
+    return points, missing
 
 
 def write_figures(

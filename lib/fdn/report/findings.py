@@ -6,7 +6,7 @@ Sentences are made from the numbers, so that they stay true whatever was run.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,8 @@ class DatasetResults:
     runs: pd.DataFrame  # a row per model and seed
     seed: int | None  # the representative one; None if there are no per-point results
     points: Mapping[str, pd.DataFrame]  # model: a row per test point
-    remark: str  # what is shown, or why there is nothing to show
+    remark: str = ""  # what is shown, or why there is nothing to show
+    true_function: Callable | None = None  # of a toy task
 
     @property
     def title(self) -> str:
@@ -91,18 +92,14 @@ def place(folder: Path) -> str:
 
 
 def dataset_results(
-    folder: Path,
-    metrics: pd.DataFrame,
-    dataset: str,
-    protocol: str,
-    models: Sequence[str] = PAPER_MODELS,
+    folder: Path, metrics: pd.DataFrame, dataset: str, protocol: str, models: Sequence[str] = PAPER_MODELS
 ) -> DatasetResults:
     """The runs of a data set by those ``models`` that are stochastic, and their points for one seed.
 
     That is the representative seed of all in the folder. Where the paper's rule has no answer, since one of
     the FDNs is missing, the first seed with points stands in, and ``remark`` says so.
     """
-    here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     drawn = [model for model in STOCHASTIC_MODELS if model in models]
     runs = here[here["model"].isin(drawn)].reset_index(drop=True)
     try:
@@ -124,7 +121,7 @@ def missing_cells(
     metrics: pd.DataFrame, datasets: Sequence[str], models: Sequence[str], seeds: Sequence[int], protocol: str
 ) -> list[str]:
     """A line for each group of cells that was asked for and is not in the metrics."""
-    chosen = metrics[metrics["protocol"] == protocol]
+    chosen = published.rows_of(metrics, protocol=protocol)
     known = set(zip(chosen["dataset"], chosen["model"], chosen["seed"]))
     lines = []
     for dataset in datasets:
@@ -153,7 +150,7 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
     Medians over seeds of MSE_i of one draw, and of the squared error of the predictive mean, corrected for
     Var / K.
     """
-    here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     present = set(here["model"])
     models = [model for model in STOCHASTIC_MODELS if model in present]
     if BASELINE not in present or not models:
@@ -181,7 +178,7 @@ def _draw_error(run: pd.DataFrame, region: str) -> pd.Series:
 
 def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str, metric: str = "delta_var") -> str:
     """A Markdown bullet: the largest over the smallest value among the seeds, for each model."""
-    here = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     heading = PROTOCOL_COLUMNS[metric]
     factors = {}
     for model in STOCHASTIC_MODELS:
@@ -198,7 +195,7 @@ def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str, metric
 def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     """A Markdown bullet: how many of the published numbers of a data set the seeds reach."""
     comparison = published.compare(metrics, protocol)
-    here = comparison[comparison["dataset"] == dataset]
+    here = published.rows_of(comparison, dataset=dataset)
     compared = here[here["n_seeds"] > 0]
     if compared.empty:
         reason = "nothing computed" if len(here) else "not a data set of the paper"
@@ -250,8 +247,7 @@ def protocol_table(
     rows = []
     for model in models:
         for protocol in protocols:
-            keys = (metrics["dataset"] == dataset, metrics["model"] == model, metrics["protocol"] == protocol)
-            run = metrics[np.logical_and.reduce(keys)]
+            run = published.rows_of(metrics, dataset=dataset, model=model, protocol=protocol)
             cells = [MISSING] * len(PROTOCOL_COLUMNS)
             if len(run):
                 run = run.assign(mean_id=corrected_mean_error(run, "id"))

@@ -6,6 +6,7 @@ digits matter: a number printed as 0.4 stands for anything from 0.35 to 0.45.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import product
@@ -31,6 +32,27 @@ _KEY = ["dataset", "model", "metric"]
 _ROUNDING = 1e-12  # relative; makes closed ends closed in binary arithmetic
 
 
+def rows_of(metrics: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows that hold these values, such as ``dataset="step", model="BayesNet"``."""
+    return metrics[np.logical_and.reduce([metrics[column] == value for column, value in values.items()])]
+
+
+def _read(path: Path, what: str, last: str) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the {what} from {path}: {error}") from error
+    if list(table.columns) != [*_KEY, last]:
+        raise UserError(f"{path} has columns {list(table.columns)}, expected dataset,model,metric,{last}")
+    return table
+
+
+def _require(metrics: pd.DataFrame, columns: Sequence[str]) -> None:
+    needed = ["dataset", "model", "protocol", "seed", *columns]
+    if missing := [column for column in needed if column not in metrics]:
+        raise UserError(f"the metrics have no column {missing[0]!r}; expected {', '.join(needed)}")
+
+
 def load_published(path: Path = PUBLISHED_TABLES) -> pd.DataFrame:
     """The 252 published numbers: dataset, model, metric, printed (str), published (float), half_unit (float).
 
@@ -38,12 +60,7 @@ def load_published(path: Path = PUBLISHED_TABLES) -> pd.DataFrame:
     order of DATASETS, PAPER_MODELS and PUBLISHED_METRICS. UserError if the file does not hold exactly these, each once.
     Source: the result tables of Appendix F.
     """
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False).rename(columns={"published": "printed"})
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the published numbers from {path}: {error}") from error
-    if list(table.columns) != [*_KEY, "printed"]:
-        raise UserError(f"{path} has columns {list(table.columns)}, expected dataset,model,metric,published")
+    table = _read(path, "published numbers", "published").rename(columns={"published": "printed"})
     for column, known in zip(_KEY, (DATASETS, PAPER_MODELS, PUBLISHED_METRICS)):
         if unknown := sorted(set(table[column]) - set(known)):
             raise UserError(f"{path} has the unknown {column} {unknown[0]!r}, expected {', '.join(known)}")
@@ -87,10 +104,8 @@ def compare(metrics_df: pd.DataFrame, protocol: str = "published") -> pd.DataFra
 
 
 def _cells(metrics_df: pd.DataFrame, protocol: str) -> dict[tuple[str, str], pd.DataFrame]:
-    needed = ["dataset", "model", "protocol", "seed", *PUBLISHED_METRICS]
-    if missing := [column for column in needed if column not in metrics_df]:
-        raise UserError(f"the metrics have no column {missing[0]!r}; expected {', '.join(needed)}")
-    chosen = metrics_df[metrics_df["protocol"] == protocol]
+    _require(metrics_df, PUBLISHED_METRICS)
+    chosen = rows_of(metrics_df, protocol=protocol)
     if (repeated := chosen.duplicated(["dataset", "model", "seed"])).any():
         cell = chosen.loc[repeated, ["dataset", "model", "seed"]].iloc[0]
         raise UserError("the metrics hold seed {seed} of {model} on {dataset} twice".format(**cell))
@@ -237,7 +252,7 @@ def diagnosis(metrics_df: pd.DataFrame, dataset: str, model: str, protocol: str 
     z. UserError if there are fewer than two seeds. Source: ours.
     """
     comparison = compare(metrics_df, protocol)
-    rows = comparison[(comparison["dataset"] == dataset) & (comparison["model"] == model)]
+    rows = rows_of(comparison, dataset=dataset, model=model)
     runs = _cells(metrics_df, protocol).get((dataset, model))
     if rows.empty or runs is None or len(runs) < 2:
         raise UserError(
@@ -264,26 +279,14 @@ def load_reasons(path: Path = REASONS) -> pd.DataFrame:
 
     UserError for other columns, a number that is none of the 252, one given twice, or an empty reason.
     """
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the reasons from {path}: {error}") from error
-    if list(table.columns) != [*_KEY, "reason"]:
-        raise UserError(f"{path} has columns {list(table.columns)}, expected dataset,model,metric,reason")
+    table = _read(path, "reasons", "reason")
     known = set(product(DATASETS, PAPER_MODELS, PUBLISHED_METRICS))
-    repeated = table.duplicated(_KEY)
-    for i, row in enumerate(table.itertuples(index=False)):
-        if tuple(row[:3]) not in known or repeated[i] or not row.reason.strip():
-            wrong = (
-                "a second time"
-                if repeated[i]
-                else "without a reason"
-                if tuple(row[:3]) in known
-                else "but it is not published"
-            )
-            raise UserError(
-                f"{path} names {', '.join(row[:3])} {wrong}; expected published numbers, each once, with a reason"
-            )
+    for row, repeated in zip(table.itertuples(index=False), table.duplicated(_KEY)):
+        faults = {"a second time": repeated, "but it is not published": row[:3] not in known,
+                  "without a reason": not row.reason.strip()}  # fmt: skip
+        if wrong := [fault for fault, found in faults.items() if found]:
+            expected = "expected published numbers, each once, with a reason"
+            raise UserError(f"{path} names {', '.join(row[:3])} {wrong[0]}; {expected}")
     return table
 
 
@@ -309,13 +312,11 @@ def representative_seed(metrics_df: pd.DataFrame, dataset: str, protocol: str = 
     model or a finite value are no candidates. UserError if a model has no results or no seed is complete.
     Source: section 4, "Representative seed selection", which leaves open how the two models are combined.
     """
-    needed = ["dataset", "model", "protocol", "seed", *REPRESENTED_METRICS]
-    if missing := [column for column in needed if column not in metrics_df]:
-        raise UserError(f"the metrics have no column {missing[0]!r}; expected {', '.join(needed)}")
-    chosen = metrics_df[(metrics_df["dataset"] == dataset) & (metrics_df["protocol"] == protocol)]
+    _require(metrics_df, REPRESENTED_METRICS)
+    chosen = rows_of(metrics_df, dataset=dataset, protocol=protocol)
     distance = 0.0
     for model in FDN_MODELS:
-        vectors = chosen[chosen["model"] == model].set_index("seed")[list(REPRESENTED_METRICS)]  # (seeds, 4)
+        vectors = rows_of(chosen, model=model).set_index("seed")[list(REPRESENTED_METRICS)]  # (seeds, 4)
         if vectors.empty:
             raise UserError(
                 f"no results of {model} on {dataset} under protocol {protocol}: "

@@ -26,7 +26,7 @@ from fdn.models import (
     multiply_accumulates,
 )
 from fdn.protocol import PROTOCOLS, Protocol
-from fdn.report.published import PUBLISHED_METRICS, load_published
+from fdn.report.published import PUBLISHED_METRICS, load_published, rows_of
 from fdn.typesetting import Table, literal
 
 DASH = "—"
@@ -118,7 +118,7 @@ def _spread(values: pd.Series, show: Callable[[float], str], join: str) -> str:
 
 
 def _runs(metrics: pd.DataFrame, dataset: str, protocol: str) -> dict[str, pd.DataFrame]:
-    chosen = metrics[(metrics["dataset"] == dataset) & (metrics["protocol"] == protocol)]
+    chosen = rows_of(metrics, dataset=dataset, protocol=protocol)
     return dict(list(chosen.groupby("model", observed=True)))
 
 

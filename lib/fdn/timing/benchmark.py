@@ -122,7 +122,6 @@ def study(
     protocol: Protocol,
     epochs: int,
     repeats: int,
-    progress: bool = True,
     device: torch.device = CPU,
 ) -> pd.DataFrame:
     """Seconds (see the module) of every phase of the study, of both programs, a row per data set, model and phase.
@@ -143,7 +142,7 @@ def study(
         loaded[name] = experiment.load_dataset(name, protocol)
         rows.append(_once(name, "data", processor_clock() - start, 1))
     pairs = [(dataset, model) for dataset in loaded.values() for model in models]
-    for dataset, model in tqdm(pairs, unit="model", disable=None if progress else True, leave=False):
+    for dataset, model in tqdm(pairs, unit="model", disable=None, leave=False):
         spec = model_spec(model, dataset.n_features, protocol)
         sample = replace(protocol, epochs=epochs * spec.members)
         seeds, full = parse_seeds(STUDY_SEEDS[dataset.name]), protocol.epochs // spec.members
@@ -217,7 +216,6 @@ def growth(
     epochs: int,
     repeats: int,
     sizes: dict[str, Sequence[int]],
-    progress: bool = True,
     device: torch.device = CPU,
 ) -> pd.DataFrame:
     """Seconds of training with validation against seeds, draws, examples and width.
@@ -231,7 +229,7 @@ def growth(
         if not (axis == "draws" and model == "DeepEnsembleNet")
     ]  # fmt: skip
     rows = []
-    for model, axis, size in tqdm(cases, unit="size", disable=None if progress else True, leave=False):
+    for model, axis, size in tqdm(cases, unit="size", disable=None, leave=False):
         spec = model_spec(model, dataset.n_features, protocol)
         if axis == "width":
             spec = replace(spec, hidden=tuple(size * width for width in spec.hidden))
@@ -292,7 +290,7 @@ Run = tuple[Dataset, str, Protocol, int, torch.device]  # data, model, protocol,
 
 
 def peak_memory(runs: Sequence[Run]) -> list[float]:
-    """Most memory, in GB, that a process of its own has held from its start to the end of each run, one by one.
+    """The most memory, in GB, that each run's process has held, from its start-up on.
 
     On a GPU: what PyTorch has reserved of the GPU's memory.
     """
@@ -321,7 +319,6 @@ def memory(
     dataset: Dataset,
     protocol: Protocol,
     cases: Sequence[tuple[int, int]],
-    progress: bool = True,
     device: torch.device = CPU,
 ) -> pd.DataFrame:
     """Peak memory of one epoch of two batches with few validation points, for numbers of seeds and of test points.
@@ -330,7 +327,7 @@ def memory(
     """
     rows = []
     grid = [(model, *case) for model in models for case in cases]
-    for model, seeds, points in tqdm(grid, unit="case", disable=None if progress else True, leave=False):
+    for model, seeds, points in tqdm(grid, unit="case", disable=None, leave=False):
         data = resized(dataset, train=protocol.batch_size + 1, validation=50, test=points)
         [gigabytes] = peak_memory([(data, model, replace(protocol, epochs=1), seeds, device)])
         rows.append({
@@ -431,7 +428,6 @@ def measure(
     protocol: Protocol,
     epochs: int,
     quick: bool,
-    progress: bool = True,
     device: torch.device = CPU,
 ) -> dict[str, pd.DataFrame]:
     """Everything: ``phases`` of the study, and ``growth``, ``memory`` and ``op`` on the first data set.
@@ -441,9 +437,9 @@ def measure(
     repeats, sizes, cases = (1, QUICK_SIZES, QUICK_MEMORY_CASES) if quick else (3, SIZES, MEMORY_CASES)
     first = experiment.load_dataset(datasets[0], protocol)
     return {
-        "phases": study(datasets, models, protocol, epochs, repeats, progress, device),
-        "growth": growth(models, first, protocol, epochs, repeats, sizes, progress, device),
-        "memory": memory(models[-1:] if quick else models, first, protocol, cases, progress, device),
+        "phases": study(datasets, models, protocol, epochs, repeats, device),
+        "growth": growth(models, first, protocol, epochs, repeats, sizes, device),
+        "memory": memory(models[-1:] if quick else models, first, protocol, cases, device),
         "op": op_backends(models, first, protocol, epochs, repeats, device),
     }
 

@@ -1,7 +1,7 @@
 """How long predictions and training steps take, as ratios: the evidence for the paper's sentences on cost.
 
-Every quantity is timed on one thread, the things compared in turn, over and over; a ratio is one of medians. Nothing is
-timed before its output has the right shape and is finite.
+Everything is timed on one thread, and what is compared is timed in turn, many times; a ratio is one of medians.
+Nothing is timed before its output has the right shape and is finite.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _training(spec: ModelSpec, dataset: Dataset) -> Callable[[], float]:
 
 
 def _prediction(trained: Fit, x: np.ndarray, draws: int, expected: int) -> Callable[[], float]:
-    """A prediction with ``draws`` draws, of which ``expected`` must come."""
+    """A prediction with ``draws`` draws, which must give ``expected``: an ensemble's are its members."""
 
     def timed() -> float:
         start = clock(CPU)

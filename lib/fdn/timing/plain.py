@@ -284,7 +284,7 @@ class PlainFit:
 def plain_fit(
     spec: ModelSpec, dataset: Dataset, protocol: Protocol, seed: int, program_noise: bool = False
 ) -> PlainFit:
-    """Train one seed with the beta-ELBO (paper, algorithm 1); :func:`fdn.training.loop.fit` does it for a stack of seeds.
+    """Train one seed with the beta-ELBO (paper, algorithm 1), as :func:`fdn.training.loop.fit` does a stack of seeds.
 
     Args:
         spec: model and widths.

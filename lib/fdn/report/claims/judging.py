@@ -25,7 +25,7 @@ class Finding:
     section: str
     words: str
     criterion: str
-    dataset: str  # "" for what is about all
+    dataset: str  # "" if it is about all of them
     published: str  # "yes", "no", or words
     held: int | None  # seeds
     seeds: int

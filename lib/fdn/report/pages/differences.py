@@ -7,9 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from fdn.protocol import PUBLISHED
+from fdn.report.published import rows_of
 from fdn.report.tables import plain_number
 from fdn.runs import differences, results
 from fdn.runs.differences import DIFFERENCES, FOLDER, Difference
+from fdn.typesetting import pipe_table
 
 SOURCE = "running the author's public program and comparing its output with the published tables"
 SHOWN = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
@@ -28,15 +30,12 @@ def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
     rows = []
     for dataset in difference.datasets:
         for model in difference.models:
-            cells = metrics[(metrics["dataset"] == dataset) & (metrics["model"] == model)]
-            row: dict[str, object] = {"dataset": dataset, "model": model}
-            runs = [cells[cells["protocol"] == p.label] for p in (PUBLISHED, difference.protocol)]
+            labels = (PUBLISHED.label, difference.protocol.label)
+            runs = [rows_of(metrics, dataset=dataset, model=model, protocol=label) for label in labels]
             common = set(runs[0]["seed"]) & set(runs[1]["seed"])
-            row["seeds"] = len(common)
-            for metric in SHOWN:
-                values = [run[run["seed"].isin(common)][metric] for run in runs]
-                row[metric] = " -> ".join(_spread(v) for v in values)
-            rows.append(row)
+            runs = [run[run["seed"].isin(common)] for run in runs]
+            effect = {metric: " -> ".join(_spread(run[metric]) for run in runs) for metric in SHOWN}
+            rows.append({"dataset": dataset, "model": model, "seeds": len(common), **effect})
     return pd.DataFrame(rows)
 
 
@@ -60,21 +59,19 @@ def page(metrics: pd.DataFrame) -> str:
         "printed.",
         "This page is written by `fdn differences`.",
         "",
-        "| # | topic | where | print | published runs | protocol field | effect |",
-        "|--:|---|---|---|---|---|---|",
     ]
+    rows = []
     for i, d in enumerate(DIFFERENCES, 1):
         effect = f"[measured](#{i}-{_anchor(d.topic)})" if d.field else d.remark
-        field = f"`{d.field}`" if d.field else "-"
-        lines.append(f"| {i} | {d.topic} | {d.where} | {d.printed} | {d.published} | {field} | {effect} |")
+        rows.append((str(i), d.topic, d.where, d.printed, d.published, f"`{d.field}`" if d.field else "-", effect))
+    columns = ("#", "topic", "where", "print", "published runs", "protocol field", "effect")
+    lines += pipe_table(columns, rows, "|--:|" + "---|" * 6)
     for i, d in enumerate(DIFFERENCES, 1):
         if d.field is None:
             continue
         table = effects(metrics, d)
         lines += ["", f"## {i} {d.topic}", "", f"`{d.protocol.label}`. {d.remark}".strip(), ""]
-        lines.append("| " + " | ".join(table.columns) + " |")
-        lines.append("|" + "---|" * len(table.columns))
-        lines += ["| " + " | ".join(map(str, row)) + " |" for row in table.itertuples(index=False)]
+        lines += pipe_table(table.columns, table.astype(str).to_numpy(), "|" + "---|" * len(table.columns))
     return "\n".join(lines) + "\n"
 
 

@@ -101,7 +101,7 @@ def _more_seeds(metrics: pd.DataFrame, extra: Extra) -> str:
 
 
 def _initialisation(metrics: pd.DataFrame, label: str) -> str:
-    """Published numbers inside the range of runs that differ in their order of examples and noise only, per model and data set."""
+    """Published numbers inside the range of runs from the published seed's parameters, per model and data set."""
     comparison = published.compare(metrics, label)
     computed = comparison[comparison["n_seeds"] > 0]
     inside = computed.assign(inside=computed["verdict"] != published.OUTSIDE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ from fdn.models import BASELINE, PAPER_MODELS
 from fdn.report import claims, comparison, published
 from fdn.report.tables import corrected_mean_error, plain_number
 from fdn.runs import extras, results
+from fdn.typesetting import pipe_table
 
 BEGIN, END = "<!-- results: written by `make publish` -->", "<!-- end of results -->"
 
@@ -37,37 +39,47 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         "[data/comparison/compare.md](data/comparison/compare.md). Inside the range, per model and data set (of 7 "
         "numbers each):",
         "",
-        "| model | " + " | ".join(published.DATASETS) + " | all |",
-        "|---|" + "--:|" * (len(published.DATASETS) + 1),
     ]
-    inside = numbers["verdict"].isin([published.CENTRAL, published.RANGE])
-    for model in PAPER_MODELS:
-        chosen = inside[numbers["model"] == model].groupby(numbers["dataset"]).sum()
-        cells = [str(int(chosen[dataset])) for dataset in published.DATASETS]
-        row = score.loc[("model", model)]
-        lines.append(f"| {model} | " + " | ".join(cells) + f" | {int(row['minmax'])} / {int(row['n'])} |")
+    lines += _inside(numbers, score)
     lines += [
         "",
         "Mean squared error inside the training band, median over seeds: of a single draw / of the predictive mean "
         "(corrected for Var / K). Real sets in units of the target's variance over the training rows.",
         "",
-        "| model | " + " | ".join(published.DATASETS) + " |",
-        "|---|" + "--:|" * len(published.DATASETS),
     ]
-    for model in (BASELINE, *PAPER_MODELS):
-        cells = []
-        for dataset in published.DATASETS:
-            run = metrics[
-                (metrics["dataset"] == dataset) & (metrics["model"] == model) & (metrics["protocol"] == protocol)
-            ]
-            single, mean = run["mse_id"].median(), corrected_mean_error(run, "id").median()
-            one = plain_number(single)
-            cells.append(one if model == BASELINE else f"{one} / {plain_number(mean)}")
-        lines.append(f"| {model} | " + " | ".join(cells) + " |")
+    lines += _errors(metrics, protocol)
     if (judged := paths.CLAIMS / "claims.csv").exists():
         found = pd.read_csv(judged, keep_default_na=False).itertuples()
         lines += ["", f"And the paper's sentences: {claims.summary(found)} ([data/claims](data/claims/README.md))."]
     return "\n".join(lines)
+
+
+def _inside(numbers: pd.DataFrame, score: pd.DataFrame) -> list[str]:
+    """The table of numbers inside the range, per model and data set."""
+    inside = numbers[numbers["verdict"].isin([published.CENTRAL, published.RANGE])]
+    counts = inside.groupby(["model", "dataset"]).size()
+    rows = []
+    for model in PAPER_MODELS:
+        row, cells = score.loc[("model", model)], [str(counts.get((model, d), 0)) for d in published.DATASETS]
+        rows.append((model, *cells, f"{int(row['minmax'])} / {int(row['n'])}"))
+    return _table(("model", *published.DATASETS, "all"), rows)
+
+
+def _errors(metrics: pd.DataFrame, protocol: str) -> list[str]:
+    """The table of errors of one draw and of the mean, which for the training mean are the same."""
+    rows = []
+    for model in (BASELINE, *PAPER_MODELS):
+        runs = [published.rows_of(metrics, dataset=d, model=model, protocol=protocol) for d in published.DATASETS]
+        cells = [plain_number(run["mse_id"].median()) for run in runs]
+        if model != BASELINE:
+            means = [plain_number(corrected_mean_error(run, "id").median()) for run in runs]
+            cells = [f"{one} / {mean}" for one, mean in zip(cells, means)]
+        rows.append((model, *cells))
+    return _table(("model", *published.DATASETS), rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return pipe_table(columns, rows, "|---|" + "--:|" * (len(columns) - 1))
 
 
 def update(readme: Path | None = None, folder: Path | None = None) -> None:

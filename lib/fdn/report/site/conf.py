@@ -66,10 +66,7 @@ def _describe_figures(app, doctree) -> None:
 
 
 def _label(app, page, template, context, doctree) -> None:
-    """Tables written in Markdown say which way their headers point, as the others do.
-
-    Headings in the menu their level.
-    """
+    """Give the headers of tables written in Markdown their direction, and headings in the menu their level."""
     if "furo_navigation_tree" in context:
         context["furo_navigation_tree"] = context["furo_navigation_tree"].replace(
             'role="heading"', 'role="heading" aria-level="2"'

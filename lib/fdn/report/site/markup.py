@@ -55,10 +55,9 @@ def sortable_table(
         f'<th scope="col"{" class=" + chr(34) + "number" + chr(34) if is_number else ""}>{_text(column)}</th>'
         for column, is_number in zip(columns, numeric, strict=True)
     )
-    body = "".join(
-        f"<tr>{''.join(_cell(cell, i < heads, is_number) for i, (cell, is_number) in enumerate(zip(row, numeric, strict=True)))}</tr>"
-        for row in rows
-    )
+    kinds = [(i < heads, is_number) for i, is_number in enumerate(numeric)]
+    cells = ("".join(_cell(cell, *kind) for cell, kind in zip(row, kinds, strict=True)) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
     return (
         f'<div class="table-wrapper docutils container" role="region" aria-labelledby="{name}" tabindex="0">'
         f'<table class="docutils sortable"><caption id="{name}">{_text(caption)}</caption>'

@@ -18,11 +18,12 @@ import nbformat
 import pandas as pd
 
 from fdn import paths
+from fdn.arguments import seed_ranges
 from fdn.data import TOY
 from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED
-from fdn.report import console, figures, published
+from fdn.report import console, figures, findings, published
 from fdn.report.comparison import score_table, uniformity_table
 from fdn.report.site import markup
 from fdn.report.site.figures import seed_points
@@ -46,9 +47,7 @@ class _Site:
     @property
     def shown_results(self) -> str:
         """The results folder as a command names it."""
-        root = paths.ROOT.resolve()
-        folder = self.results.resolve()
-        return str(folder.relative_to(root) if folder.is_relative_to(root) else folder.name)
+        return findings.place(self.results.resolve())
 
     @property
     def datasets(self) -> list[str]:
@@ -142,27 +141,12 @@ def region_rows(metrics: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell
     return columns, rows
 
 
-def seeds_text(seeds: Iterable[int]) -> str:
-    """Seeds as the command line takes them.
-
-    >>> seeds_text([2, 0, 1]), seeds_text([3, 7])
-    ('0:3', '3,7')
-    """
-    ordered = sorted(seeds)
-    if ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"{ordered[0]}:{ordered[-1] + 1}"
-    return ",".join(map(str, ordered))
-
-
 def _results(site: _Site) -> None:
     kinds = {path.stem for path in _figures(site)}
     for name in site.datasets:
-        runs = site.metrics[site.metrics["dataset"] == name]
-        numbers = site.comparison[site.comparison["dataset"] == name]
-        figures.save(
-            seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}"),
-            site.source / "figures" / f"{name}_points",
-        )
+        runs, numbers = (published.rows_of(frame, dataset=name) for frame in (site.metrics, site.comparison))
+        drawn = seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}")
+        figures.save(drawn, site.source / "figures" / f"{name}_points")
         points = _points(site, name, runs)
         _csv(site, runs, f"results/{name}/seeds.csv")
         _csv(site, numbers, f"results/{name}/comparison.csv")
@@ -171,9 +155,10 @@ def _results(site: _Site) -> None:
         counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
         _render(
             site, f"results/{name}.md", "results/dataset.md", name=name, toy=name in TOY,
-            seeds=seeds_text(runs["seed"].unique()), n_seeds=int(counts.max()), row=published.score(numbers).to_dict("records")[-1],
+            seeds=seed_ranges(runs["seed"].unique()), row=published.score(numbers).to_dict("records")[-1],
             numbers=markup.sortable_table(
-                f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds", *number_rows(numbers, ["model", "metric"]), heads=2
+                f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds",
+                *number_rows(numbers, ["model", "metric"]), heads=2,
             ),
             regions=markup.sortable_table(
                 f"regions-{name}", f"Medians over seeds on {name}, inside (ID) and outside (OOD) the training band",
@@ -280,25 +265,32 @@ def _provenance(site: _Site) -> None:
          ", ".join(f"{name} {version}" for name, version in it.get("packages", {}).items())]
         for number, it in enumerate(environments, 1)
     ]  # fmt: skip
-    frame = pd.DataFrame(blocks)
-    key = ["protocol", "dataset", "model"]
-    times = []
-    if len(frame):
-        phases = [name for name in frame.columns if name not in {*key, "seeds", "environment", "total"}]
-        grouped = frame.groupby(key, sort=False)
-        sums = grouped[["seeds", *phases, "total"]].sum().reset_index()
-        used = grouped["environment"].agg(lambda numbers: ", ".join(map(str, sorted(set(numbers))))).to_numpy()
-        times = [
-            [*row[key], int(row["seeds"]), *(float(row[name]) for name in (*phases, "total")), float(row["total"] / row["seeds"]), used[i]]
-            for i, row in sums.iterrows()
-        ]  # fmt: skip
+    times = ""
+    if blocks:
+        frame = pd.DataFrame(blocks)
         _csv(site, frame, "provenance/run_times.csv")
-        headings = ["Protocol", "Data set", "Model", "Seeds", *(f"{name.capitalize()} [s]" for name in phases), "Total "
-         "[s]",
-                    "Per seed [s]", "Environment"]  # fmt: skip
+        times = markup.sortable_table(
+            "run-times", "Run times, one thread, summed over blocks of seeds", *_run_times(frame), heads=3
+        )
+    environments_table = markup.sortable_table(
+        "environments", "Environments that the results were computed in", columns, rows
+    )
     _render(
         site, "provenance.md", here=experiment.environment(), numerics=results.NUMERICS,
-        environments=markup.sortable_table("environments", "Environments that the results were computed in", columns, rows),
-        times=markup.sortable_table("run-times", "Run times, one thread, summed over blocks of seeds", headings, times, heads=3) if times else "",
-        hours=sum(row[-3] for row in times) / 3600,
+        environments=environments_table, times=times, hours=sum(block["total"] for block in blocks) / 3600,
     )  # fmt: skip
+
+
+def _run_times(blocks: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell]]]:
+    """Columns and rows of the seconds of every phase, a row per protocol, data set and model."""
+    key = ["protocol", "dataset", "model"]
+    phases = [name for name in blocks.columns if name not in {*key, "seeds", "environment", "total"}]
+    grouped = blocks.groupby(key, sort=False)
+    used = grouped["environment"].agg(lambda numbers: ", ".join(map(str, sorted(set(numbers)))))
+    sums = grouped[["seeds", *phases, "total"]].sum().assign(used=used)
+    rows = [
+        [*names, seeds, *seconds, total, total / seeds, used]
+        for names, seeds, *seconds, total, used in sums.itertuples(name=None)
+    ]
+    headings = ["Protocol", "Data set", "Model", "Seeds", *(f"{name.capitalize()} [s]" for name in phases)]
+    return [*headings, "Total [s]", "Per seed [s]", "Environment"], rows
