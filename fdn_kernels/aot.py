@@ -151,7 +151,7 @@ def launches(layer: Layer, traffic: Traffic | None = None) -> list[Launch]:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a compiled kernel needs: per thread registers and spilling instructions, per block shared and tensor memory."""
+    """What a compiled kernel needs: registers and spills per thread, shared and tensor memory per block."""
 
     registers: int
     spills: int

@@ -1,4 +1,4 @@
-"""Whether this working tree still computes the numbers of another commit, and those that are committed: ``make same-numbers``.
+"""Whether this working tree computes the numbers of another commit, and the committed ones: ``make same-numbers``.
 
 The guard of every restructuring. Both trees are driven through their command lines on this machine, with their compiled
 loops found, not compiled (the process that compiles a loop may round differently), and every file of results is
@@ -50,7 +50,7 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def differences(expected: pd.DataFrame, found: pd.DataFrame, scale: pd.Series | None = None) -> dict[str, float]:
-    """The columns whose values are not the same to the bit, and by how much: relative to the column's largest number, or to ``scale``
+    """The columns that differ in a bit, and by how much: relative to the column's largest number, or to ``scale``
     where that is larger; infinite for what is not a float, or is on one side only. NaN equals NaN."""
     sizes = dict.fromkeys(expected.columns.symmetric_difference(found.columns), np.inf)
     for name in expected.columns.intersection(found.columns):
@@ -131,7 +131,8 @@ class Tree:
         self.cache = CACHE / "numba" / digest.hexdigest()[:16]
         self.environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(map(str, (source, root)))), "NUMBA_CACHE_DIR": str(self.cache),
-            "FDN_DATA_DIR": str(data_folder()), "FDN_OFFLINE": "1", "FDN_ROOT": str(root), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1",
+            "FDN_DATA_DIR": str(data_folder()), "FDN_OFFLINE": "1", "FDN_ROOT": str(root), "OMP_NUM_THREADS": "1",
+            "TQDM_DISABLE": "1",
         }  # fmt: skip
         place = self._python("-c", f"import {self.package}; print({self.package}.__file__)").strip()
         if not Path(place).is_relative_to(root):
@@ -148,7 +149,7 @@ class Tree:
         return done.stdout
 
     def run(self, settings: Sequence[Sequence[str]], out: Path) -> None:
-        """``fdn run`` with each of the settings, a process per core, again and again until nothing had to be compiled."""
+        """``fdn run`` with each of the settings, a process per core, again until nothing had to be compiled."""
         self.cache.mkdir(parents=True, exist_ok=True)
         self.cache.touch()
         for _ in range(5):
@@ -161,7 +162,8 @@ class Tree:
                 self._python("-m", self.package, "collect", "--out", str(out))
                 return
         raise SystemExit(
-            f"make same-numbers: {self.root} compiles its loops anew in every process, so its numbers cannot be compared"
+            f"make same-numbers: {self.root} compiles its loops anew in every process, so its numbers "
+            "cannot be compared"
         )
 
     def _compiled(self) -> dict[Path, int]:
@@ -175,7 +177,7 @@ def data_folder() -> Path:
 
 @contextmanager
 def checkout(reference: str) -> Iterator[tuple[Path, str]]:
-    """A worktree of a commit, always in the same place so that its compiled loops are found again, and the commit's short name."""
+    """A worktree of a commit, and its short name; always in the same place, so that compiled loops are found again."""
 
     def git(*arguments: str) -> subprocess.CompletedProcess:
         return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, encoding="utf-8")
@@ -238,7 +240,8 @@ def main() -> int:
         equal, differing = compare_folders(out / "reference", out / "here")
         report(f"not as in {commit}", differing)
         print(f"Against {commit}: " + "".join(f"{n} files of results equal {how}, " for how, n in equal.items() if n)
-              + (f"numbers of {len(differing)} (protocol, data set, model) differ" if differing else "none differs"))  # fmt: skip
+              + (f"numbers of {len(differing)} (protocol, data set, model) differ" if differing
+                 else "none differs"))  # fmt: skip
         full = []
         for protocol, names in COMMITTED.items():
             for path in (ROOT / "data" / "results" / "points" / protocol).glob("*/LP-FDNet/*.parquet"):
@@ -250,7 +253,8 @@ def main() -> int:
     report("not as committed", beyond)
     for where in excepted:
         print(f"not as committed, as expected: {where}: {EXCEPTIONS[where]}")
-    print(f"Against the committed results: {n} cells, equal kept epochs and numbers to {worst:.1e} (allowed: {TOLERANCE:g})"
+    print(f"Against the committed results: {n} cells, equal kept epochs and numbers to "
+          f"{worst:.1e} (allowed: {TOLERANCE:g})"
           + (f"; beyond that: {len(beyond)}, excepted: {len(excepted)}" if beyond or excepted else ""))  # fmt: skip
     return int(bool(differing or beyond or not n or not equal))
 

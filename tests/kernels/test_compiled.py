@@ -202,7 +202,8 @@ def _flip(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [
-    lambda content: b"", lambda content: content[:100], lambda content: content[:-1], lambda content: b"x" * 5000, _flip,
+    lambda content: b"", lambda content: content[:100], lambda content: content[:-1], lambda content: b"x" * 5000,
+    _flip,
 ])  # fmt: skip
 def test_a_damaged_cache_is_written_anew(damage, tmp_path, said):
     assert _loop(tmp_path)(2.0) == 4.0

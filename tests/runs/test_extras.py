@@ -28,7 +28,8 @@ def test_groups_are_chosen_by_name(monkeypatch, capsys, tmp_path):
 def test_every_variant_that_a_claim_needs_is_run():
     run = {
         (dataset, f"{model}{protocol.label.removeprefix('published')}")
-        for extra in extras.EXTRAS for protocol in extra.protocols for dataset in extra.datasets for model in extra.models
+        for extra in extras.EXTRAS for protocol in extra.protocols
+        for dataset in extra.datasets for model in extra.models
     }  # fmt: skip
     for claim in CLAIMS:
         names = [name for name in claim.models if "/" not in name and name not in STOCHASTIC_MODELS]

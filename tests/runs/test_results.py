@@ -26,8 +26,8 @@ from fdn.training.loop import fit
 
 CELL = ("step", "BayesNet", "published", 0)
 ODD_NAMES = [
-    "2024/05", "../escape", "..", ".", ".hidden", "/", " blank ", "ends.", "a" * 250, "数据" * 60, "nul\0", "line\nbreak", "~",
-    "2024_05~4f6e1bad2f48", "tab\t", "\udcff", "",
+    "2024/05", "../escape", "..", ".", ".hidden", "/", " blank ", "ends.", "a" * 250, "数据" * 60, "nul\0",
+    "line\nbreak", "~", "2024_05~4f6e1bad2f48", "tab\t", "\udcff", "",
 ]  # fmt: skip
 
 
@@ -68,10 +68,11 @@ def test_names_that_are_no_line_of_text_are_refused(name):
 
 
 def test_many_seeds_and_settings_make_no_name_that_is_too_long(tmp_path):
-    settings = ["warmup=7", "prior_scale=0.123456789", "floor=0.00123456", "noise_variance=0.123456789", "dropout=0.123456789",
-                "beta_max=0.123456789", "learning_rate=0.000123456789", "batch_size=63", "ensemble_members=9", "eval_draws=99",
-                "hyper_factor=0.123456789", "global_scale=softplus", "variance_offset=0.00000123", "beta_schedule=cosine",
-                "warmup_unit=updates", "ensemble_dropout=0.123456789"]  # fmt: skip
+    settings = ["warmup=7", "prior_scale=0.123456789", "floor=0.00123456", "noise_variance=0.123456789",
+                "dropout=0.123456789", "beta_max=0.123456789", "learning_rate=0.000123456789", "batch_size=63",
+                "ensemble_members=9", "eval_draws=99", "hyper_factor=0.123456789", "global_scale=softplus",
+                "variance_offset=0.00000123", "beta_schedule=cosine", "warmup_unit=updates", 
+                "ensemble_dropout=0.123456789"]  # fmt: skip
     protocol, seeds = parse_protocol("published", settings), list(range(1000, 1050))
     assert len(protocol.label) > 255
     frame = experiment.run(["step"], ["TrainingMean"], seeds, protocol, tmp_path, progress=False)
@@ -146,7 +147,8 @@ def test_a_cell_with_a_value_of_another_type_is_damaged(folder):
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"dataset": "quad"}, {"model": "LP-FDNet"}, {"protocol": "as_written"},
-                                    {"dataset": "\ud800"}, {"best_epoch": 10**30}, {"mse_id": 10**400}], ids=str)  # fmt: skip
+                                    {"dataset": "\ud800"}, {"best_epoch": 10**30}, {"mse_id": 10**400}],
+                         ids=str)  # fmt: skip
 def test_a_cell_of_another_place_or_with_a_number_that_no_column_holds_does_not_count(change, folder, caplog):
     path = results._path(folder, "cells", *CELL, "json")
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
@@ -371,3 +373,21 @@ def test_a_likelihood_is_a_setting_and_its_variance_enters_the_nll(model, tmp_pa
     expected = -prediction.mixture().log_prob(torch.from_numpy(data_set.y_test)).mean().item()
     assert frame["nll_all"].item() == pytest.approx(expected, rel=1e-9)
     assert "+likelihood=heteroscedastic" in frame["protocol"].item()
+
+
+def test_rows_that_agree_to_rounding_keep_their_digits_and_are_filled_in(tmp_path):
+    old = write_results(tmp_path / "old", ["step"], ["BayesNet"], [0, 1, 2]).drop(columns=["width_90_id"])
+    old.loc[old["seed"] == 2, "nll_id"] = np.nan
+    results.write_metrics(tmp_path, old)
+    new = write_results(tmp_path / "new", ["step"], ["BayesNet"], [1, 2, 3])
+    rounded, again = new.copy(), new["seed"] < 3
+    rounded.loc[again, "mse_id"] *= 1 + 1e-12
+    both = results.merged(tmp_path, rounded).set_index("seed")
+    assert list(both.index) == [0, 1, 2, 3]
+    pd.testing.assert_frame_equal(both.loc[[1, 2, 3]].reset_index()[new.columns], new)
+    assert both["width_90_id"].isna().tolist() == [True, False, False, False]
+    other = new.copy()
+    other.loc[other["seed"] == 1, "best_epoch"] += 1
+    other.loc[other["seed"] == 1, "mse_id"] *= 1 + 1e-12
+    both = results.merged(tmp_path, other).set_index("seed")
+    assert both.loc[1, "mse_id"] == other.set_index("seed").loc[1, "mse_id"] and both["best_epoch"].dtype == int

@@ -1,4 +1,6 @@
-"""Training and prediction on a device that only claims to be one; run by tests/training/test_devices.py in a process of its own.
+"""Training and prediction on a device that only claims to be one.
+
+Run by tests/training/test_devices.py in a process of its own.
 
 PyTorch takes a device defined in Python, and under ``FakeTensorMode`` its tensors have shapes, types and places but no
 numbers. An operation between the CPU and the device raises, and so does reading a number of the device, which a

@@ -73,9 +73,11 @@ def test_equal_numbers_give_equal_predictions_whatever_holds_them(name, protocol
     frozen.flags.writeable = False
     wide[::2, 1:3] = x
     for same in (
-        pd.DataFrame(x, columns=model.feature_names), pd.DataFrame(x).convert_dtypes(), x.tolist(), x[::-1].copy()[::-1],
+        pd.DataFrame(x, columns=model.feature_names), pd.DataFrame(x).convert_dtypes(), x.tolist(),
+        x[::-1].copy()[::-1],
         np.asfortranarray(x), wide[::2, 1:3], frozen, x.astype(object), x.astype(np.longdouble), x.astype(np.float32),
-        np.ma.masked_array(x), torch.tensor(x, requires_grad=True), torch.tensor(x).T.contiguous().T, torch.tensor(x).float(),
+        np.ma.masked_array(x), torch.tensor(x, requires_grad=True), torch.tensor(x).T.contiguous().T,
+        torch.tensor(x).float(),
     ):  # fmt: skip
         for seed in (0, np.int64(0), torch.tensor(0)):
             assert torch.equal(model.predict(seed, same).draws, expected)

@@ -81,7 +81,8 @@ DIFFERENCES = (
         "The marginal at one input is the same; the gradients are less noisy with fresh draws.",
     ),
     Difference(
-        "Gradient clipping", "not mentioned", "none", "gradient norm clipped to 1", "clip_norm", ("step", "energy"), FDN_MODELS,
+        "Gradient clipping", "not mentioned", "none", "gradient norm clipped to 1", "clip_norm",
+        ("step", "energy"), FDN_MODELS,
     ),
     Difference(
         "Scale of BayesNet and GaussHyperNet", "section 3.2, appendix B", "sigma = 1e-3 + softplus(rho)",
@@ -105,8 +106,10 @@ DIFFERENCES = (
         remark="Ten members of width 64 have 1,930 parameters on one input; 64 contradicts the table's own count.",
     ),
     Difference(
-        "Draws", "section 3.2, appendix H", "samples of the predictive distribution, observation noise included", "f_theta(x), without noise",
-        remark="Noise of variance sigma^2 would add sigma^2 to every Var_i and MSE_i and leave b and the deltas of both alone.",
+        "Draws", "section 3.2, appendix H", "samples of the predictive distribution, observation noise included",
+        "f_theta(x), without noise",
+        remark="Noise of variance sigma^2 would add sigma^2 to every Var_i and MSE_i and leave b and the deltas of "
+        "both alone.",
     ),
     Difference(
         "AURC", "appendix H", "integral of R(c) from c = 0", "trapezoid over coverage 1/T .. 1",
@@ -115,7 +118,8 @@ DIFFERENCES = (
     Difference(
         "KL in algorithm 1", "algorithm 1", "summed over the K draws, loss divided by N",
         "averaged over draws and the minibatch; a global posterior's KL undivided",
-        remark="With K = 1, as trained, the sum over draws is the average; 1/N against the minibatch is read as a misprint.",
+        remark="With K = 1, as trained, the sum over draws is the average; 1/N against the minibatch is read as "
+        "a misprint.",
     ),
     Difference(
         "UCI splits", "section 4.2", "train, validation and test split by quantiles of z",
@@ -126,7 +130,8 @@ DIFFERENCES = (
         "Hypernetwork output", "appendix G", "log sigma^2", "rho, as in section 3.2", remark="A slip of notation.",
     ),
     Difference(
-        "Likelihood", "appendices B and D", "1 / (2 sigma^2) in front of the squared error", "MSE + beta KL, as in section 3.1",
+        "Likelihood", "appendices B and D", "1 / (2 sigma^2) in front of the squared error",
+        "MSE + beta KL, as in section 3.1",
         remark="The same thing with beta = 2 sigma^2.",
     ),
     Difference(
@@ -146,5 +151,5 @@ MEASURED = tuple(difference for difference in DIFFERENCES if difference.field)
 
 
 def collect(out: Path, folder: Path = FOLDER) -> list[Path]:
-    """Keep the cells behind the page of a results folder in ``data/differences`` or another folder; return the paths."""
+    """Keep the cells behind the page in ``data/differences`` or another folder; return the paths."""
     return groups.collect(MEASURED, out, folder)

@@ -60,17 +60,19 @@ EXTRAS = (
           (PUBLISHED,), "3:20"),
     Extra("hundred-seeds", "Every task with as many seeds as airfoil has.", ("step", "sine", "quad", "ccpp", "energy"),
           PAPER_MODELS, (PUBLISHED,), "20:100"),
-    Extra("initialisation", "Do runs look like the published one if they start from the parameters that torch draws for its seed?",
+    Extra("initialisation",
+          "Do runs look like the published one if they start from the parameters that torch draws for its seed?",
           PAPER_DATASETS, PAPER_MODELS, _changes(initialisation=("published",))),
     Extra(
         "iwae", "The beta-ELBO against the importance-weighted bound with K draws (appendix B).", ABLATED, FDN_MODELS,
         (*_changes(train_draws=(5, 20)), *_changes(objective=("iwae",), train_draws=(1, 5, 20))),
     ),
-    Extra("beta", "Does beta trade sharpness inside the band against caution outside (section 4.5)?", ABLATED, FDN_MODELS,
-          _changes(beta_max=(0.01, 0.1, 10.0))),
+    Extra("beta", "Does beta trade sharpness inside the band against caution outside (section 4.5)?", ABLATED,
+          FDN_MODELS, _changes(beta_max=(0.01, 0.1, 10.0))),
     Extra("hypernetwork", "Does the width of the hypernetworks (section 4.5)?", ABLATED, FDN_MODELS,
           _changes(hyper_factor=(0.5, 2.0))),
-    Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN_MODELS, _changes(warmup=(0,))),
+    Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN_MODELS,
+          _changes(warmup=(0,))),
 )  # fmt: skip
 
 

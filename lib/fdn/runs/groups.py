@@ -48,8 +48,13 @@ def run(
 
 
 def collect(groups: Iterable[Group], out: Path, folder: Path) -> list[Path]:
-    """Write ``metrics.parquet`` and ``sidecar.json`` of the groups' cells in a results folder; return their paths."""
+    """Merge the groups' cells of a results folder into the ``metrics.parquet`` and ``sidecar.json`` of another.
+
+    Returns their paths. What the other folder holds of no group goes.
+    """
     wanted = set().union(*map(blocks_of, groups))
-    metrics = results.sort(results.of_blocks(results.load_metrics(out), wanted))
-    sidecars = [sidecar for sidecar in results.read_sidecars(out) if block_of(sidecar) in wanted]
-    return [results.write_metrics(folder, metrics), results.write_sidecars(folder, sidecars)]
+    new = results.of_blocks(results.load_metrics(out), wanted)
+    metrics = results.of_blocks(results.merged(folder, new), wanted)
+    kept = results.read_sidecars(folder) if results.numerics_of(folder) == results.NUMERICS else []
+    sidecars = [sidecar for sidecar in [*kept, *results.read_sidecars(out)] if block_of(sidecar) in wanted]
+    return [results.write_metrics(folder, results.sort(metrics)), results.write_sidecars(folder, sidecars)]

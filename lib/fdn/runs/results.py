@@ -370,10 +370,29 @@ def collect(out: Path) -> pd.DataFrame:
         before = files
     if short := [names for cell in found if (names := lacking(cell))]:
         logging.getLogger(__name__).warning(
-            "of %s cells in %s %s lack %s, added after they were computed; `fdn run` fills in those whose fits were kept",
+            "of %s cells in %s %s lack %s, added after they were computed; "
+            "`fdn run` fills in those whose fits were kept",
             len(found), out, len(short), ", ".join(dict.fromkeys(name for names in short for name in names)),
         )  # fmt: skip
     return frame
+
+
+def merged(folder: Path, new: pd.DataFrame) -> pd.DataFrame:
+    """The metrics of a folder of these numerics, if it has some, with new rows in the places of those of the same key.
+
+    Another processor rounds otherwise: where all numbers agree to 1e-9, those of the folder stay as they are, and the
+    new ones only fill in what they lack.
+    """
+    if numerics_of(folder) not in (None, NUMERICS) or not (Path(folder) / "metrics.parquet").exists():
+        return sort(new)
+    key = list(KEY)
+    old, new = load_metrics(folder).set_index(key), new.set_index(key)
+    both, shared = new.index.intersection(old.index), new.columns.intersection(old.columns)
+    before, after = old.loc[both, shared], new.loc[both, shared]
+    close = np.isclose(before.astype(float), after.astype(float), rtol=1e-9, atol=1e-9, equal_nan=True)
+    same = both[(close | before.isna().to_numpy()).all(axis=1)]
+    new.loc[same, shared] = before.loc[same].fillna(after.loc[same])
+    return sort(pd.concat([old.drop(both), new]).reset_index())
 
 
 def load_metrics(out: Path) -> pd.DataFrame:

@@ -125,7 +125,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 def start_snakemake(out: Path, profile: Path, *options: str, **streams: object) -> subprocess.Popen:
-    """Snakemake for a prepared folder, an absolute path, without its own lock, which would outlive a run that is killed.
+    """Snakemake for a prepared folder, an absolute path, without its own lock, which would outlive a killed run.
 
     It starts in the profile's folder, whose path it would take for a pattern, and keeps its cache in the results
     folder, for there may be no home to write to; the jobs have the cache of whoever starts it.

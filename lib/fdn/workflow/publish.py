@@ -26,7 +26,8 @@ from fdn.workflow import notebooks
 def publish(out: Path, say: Callable[[str], None] = print) -> None:
     """Merge a run's results into the committed ones, and make anew what is made from those.
 
-    A row replaces the committed row of the same data set, model, protocol and seed. Per-point results are
+    A row replaces the committed row of the same data set, model, protocol and seed, unless both agree to rounding
+    (:func:`fdn.runs.results.merged`). Per-point results are
     kept of the representative seeds alone. Results of ablations and of data sets of one's own stay where
     they are. Publishing the same folder twice changes no byte: a notebook that measures run times is not run.
 
@@ -37,7 +38,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     """
     new = _publishable(Path(out), say)
     pairs = notebooks.check_pairs(paths.NOTEBOOKS)
-    metrics = _merge(new)
+    metrics = results.merged(paths.COMMITTED_RESULTS, new)
     if absent := [name for name in metrics["dataset"].unique() if not data.available(name)]:
         raise UserError(
             f"the committed tables describe {', '.join(absent)}, so that publishing needs the files; "
@@ -83,15 +84,6 @@ def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
             )
         say(f"left out, as ablations or data sets of your own: {', '.join(left)}")
     return frame[known].reset_index(drop=True)
-
-
-def _merge(new: pd.DataFrame) -> pd.DataFrame:
-    committed, key = paths.COMMITTED_RESULTS, list(results.KEY)
-    if results.numerics_of(committed) not in (None, results.NUMERICS) or not (committed / "metrics.parquet").exists():
-        return results.sort(new)
-    old = results.load_metrics(committed)
-    replaced = pd.MultiIndex.from_frame(old[key]).isin(pd.MultiIndex.from_frame(new[key]))
-    return results.sort(pd.concat([old[~replaced], new], ignore_index=True))
 
 
 def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
