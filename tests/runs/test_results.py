@@ -71,7 +71,7 @@ def test_many_seeds_and_settings_make_no_name_that_is_too_long(tmp_path):
     settings = ["warmup=7", "prior_scale=0.123456789", "floor=0.00123456", "noise_variance=0.123456789",
                 "dropout=0.123456789", "beta_max=0.123456789", "learning_rate=0.000123456789", "batch_size=63",
                 "ensemble_members=9", "eval_draws=99", "hyper_factor=0.123456789", "global_scale=softplus",
-                "variance_offset=0.00000123", "beta_schedule=cosine", "warmup_unit=updates", 
+                "variance_offset=0.00000123", "beta_schedule=cosine", "warmup_unit=updates",
                 "ensemble_dropout=0.123456789"]  # fmt: skip
     protocol, seeds = parse_protocol("published", settings), list(range(1000, 1050))
     assert len(protocol.label) > 255
