@@ -1,7 +1,7 @@
 """A study as one graph of steps: cells, their collection, tables, figures, comparison and notebooks.
 
-The process that starts a run writes OUT/workflow/plan.json once; ``workflow/Snakefile`` makes a rule of each step of it,
-on this machine or on a cluster. A finished step leaves a mark in OUT/workflow/done, which holds its command, and
+The process that starts a run writes OUT/workflow/plan.json once; ``workflow/Snakefile`` makes a rule of each step of
+it, on this machine or on a cluster. A finished step leaves a mark in OUT/workflow/done, which holds its command, and
 Snakemake is told of these marks alone: it deletes the outputs it knows before a step runs and after one that fails, and
 results are not its to delete. Marks of an earlier run are not trusted: :func:`prepare` holds each against the command,
 the cells and the files it stands for, and against the age of the program, whose files Snakemake is not told of either:
