@@ -63,9 +63,9 @@ def _bench(case: str) -> tuple[str, ...]:
 
 CHECKS, GATE = "kernels/gpu_checks.py", "kernels/triton_checks.py"
 LINES = [
-    Line("gate, LP", "outputs and gradients at odd and tile-edge sizes are the float64 reference's, in all modes",
-         _pytest(GATE, "not IC"), 150),
-    Line("gate, IC", "the same with a conditioning signal that draws share", _pytest(GATE, "IC"), 150),
+    Line("gate", "outputs and gradients at odd and tile-edge sizes are the float64 reference's: half of the cases",
+         _pytest(GATE, "not IC"), 150),  # also cases called "analytic": the split is test_triton.py's
+    Line("gate, continued", "the other half", _pytest(GATE, "IC"), 150),
     Line("edges", "the four modes just below, at and above the sizes of tiles", _pytest(CHECKS, "edges"), 60),
     Line("graph", "forward and backward in a CUDA graph, replayed with other seeds, are the eager ones",
          _pytest(CHECKS, "graph"), 60),

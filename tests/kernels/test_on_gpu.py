@@ -218,7 +218,8 @@ def test_the_committed_page_is_the_programs(tmp_path):
     assert found == expected
 
 
-def test_every_line_has_a_command_that_finds_something_to_do(monkeypatch):
+@pytest.mark.check
+def test_every_line_has_a_command_that_finds_something_to_do():
     """Long, for pytest collects each line's tests."""
     from fdn_kernels.rivals import gpu_cases
 
