@@ -71,7 +71,7 @@ LINES = [
          _pytest(CHECKS, "graph"), 60),
     Line("compile", 'torch.compile(mode="reduce-overhead") gives the eager numbers', _pytest(CHECKS, "overhead"), 90),
     Line("offsets", "tensors of more than 2^31 numbers, against a reference in parts", _pytest(CHECKS, "offsets"), 90),
-    *(Line(f"bench {case}", "checked, then timed beside its rivals", _bench(case), 120) for case in BENCHMARKS),
+    *(Line(f"bench {case}", "checked, then timed beside its rivals", _bench(case), 170) for case in BENCHMARKS),
     Line("training", "every model trains and predicts as on the CPU, with and without graphs",
          _pytest("training/test_devices.py", "test_a_gpu_gives_the_numbers_of_the_cpu"), 120, CORE),
     Line("study", "a block of the study has the CPU's metrics", _pytest(CHECKS, "study"), 90, CORE),
