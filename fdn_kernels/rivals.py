@@ -166,18 +166,15 @@ def forward_bound_ms(case: Case, peaks: Peaks) -> float:
         gemm, fma = gemm + fma, 0
     if case.precision == "ieee":
         gemm, fma = 0, gemm + fma
-    instructions = {
-        "independent": (NORMAL + 2) * W,
-        "shared": NORMAL * R * K * P,
-        "local": NORMAL * R * K * B * case.d_out,
-    }
+    normals = {"independent": W, "shared": R * K * P, "local": R * K * B * case.d_out}[case.noise]
+    instructions = NORMAL * normals + (2 * W if case.noise == "independent" else 0)
     elements = R * (K * B * (case.d_in + case.d_out) + k * B * h + 2 * P * (h + 1))
     seconds = (
         elements * getattr(torch, case.dtype).itemsize / peaks.bandwidth,
         gemm * TF32_PRODUCTS.get(case.precision, 1) / peaks.tf32,
         fma / peaks.fp32,
         2 * n / (SPECIAL * peaks.cycles),
-        instructions[case.noise] / (LANES * peaks.cycles),
+        instructions / (LANES * peaks.cycles),
     )
     return 1e3 * max(seconds)
 

@@ -167,7 +167,8 @@ def test_offsets_in_many_inputs():
         leaves = [*(t[:, part.start : part.stop] for t in inputs[:2]), *inputs[2:]]
         leaves = [t.detach().to(dtype).requires_grad_() for t in leaves]
         place = {"draws": range(draws), "examples": part, "d_in": n["d_in"], "d_out": n["d_out"]}
-        eps = philox.standard_normal(5, "local", **place, dtype=dtype, device=torch.device(DEVICE))
+        wide = torch.promote_types(dtype, torch.float32)
+        eps = philox.standard_normal(5, "local", **place, dtype=wide, device=torch.device(DEVICE))
         outputs = fdn_linear(*leaves, eps=eps, noise="local", backend=backend)
         wanted = [t[:, part.start : part.stop].to(own.dtype) for t, own in zip(incoming, outputs)]
         return [t.detach() for t in (*outputs, *torch.autograd.grad(outputs, leaves, wanted))]

@@ -63,15 +63,15 @@ def _bench(case: str) -> tuple[str, ...]:
 
 CHECKS, GATE = "kernels/gpu_checks.py", "kernels/triton_checks.py"
 LINES = [
-    Line("gate, LP", "outputs and gradients at odd and tile-edge sizes are the float64 reference's, in all modes",
-         _pytest(GATE, "not IC"), 150),
-    Line("gate, IC", "the same with a conditioning signal that draws share", _pytest(GATE, "IC"), 150),
+    Line("gate", "outputs and gradients at odd and tile-edge sizes are the float64 reference's: half of the cases",
+         _pytest(GATE, "not IC"), 150),  # also cases called "analytic": the split is test_triton.py's
+    Line("gate, continued", "the other half", _pytest(GATE, "IC"), 150),
     Line("edges", "the four modes just below, at and above the sizes of tiles", _pytest(CHECKS, "edges"), 60),
     Line("graph", "forward and backward in a CUDA graph, replayed with other seeds, are the eager ones",
          _pytest(CHECKS, "graph"), 60),
     Line("compile", 'torch.compile(mode="reduce-overhead") gives the eager numbers', _pytest(CHECKS, "overhead"), 90),
     Line("offsets", "tensors of more than 2^31 numbers, against a reference in parts", _pytest(CHECKS, "offsets"), 90),
-    *(Line(f"bench {case}", "checked, then timed beside its rivals", _bench(case), 120) for case in BENCHMARKS),
+    *(Line(f"bench {case}", "checked, then timed beside its rivals", _bench(case), 170) for case in BENCHMARKS),
     Line("training", "every model trains and predicts as on the CPU, with and without graphs",
          _pytest("training/test_devices.py", "test_a_gpu_gives_the_numbers_of_the_cpu"), 120, CORE),
     Line("study", "a block of the study has the CPU's metrics", _pytest(CHECKS, "study"), 90, CORE),
