@@ -160,7 +160,7 @@ def test_offsets_of_32_bits_fit_in_calls_of_any_size(conditioning):
 
 
 @pytest.mark.check
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [80, 90, 100, 120])
 def test_the_widest_hypernetworks_compile_without_spills_and_fit(arch):
     """Takes as long as a compiler does."""
     from fdn_kernels import aot, backends
