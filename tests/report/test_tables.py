@@ -111,7 +111,10 @@ def test_region_table_corrects_the_error_of_the_mean_for_the_number_of_draws():
 
 def test_region_table_names_what_was_not_computed():
     table = tables.region_table(metrics_frame(models=["LP-FDNet"]), "step")
-    assert row_of(table, BASELINE, "ID")[2:] == ("n/a",) * 5
+    assert row_of(table, BASELINE, "ID")[2:] == ("n/a",) * 7
+    older = metrics_frame(models=["LP-FDNet"]).filter(regex="^(?!coverage_90|width_90)")
+    row = row_of(tables.region_table(older, "step"), "LP-FDNet", "ID")
+    assert "n/a" not in row[:-2] and row[-2:] == ("n/a", "n/a")
     assert f"{BASELINE}, MLPDropoutNet, DeepEnsembleNet" in table.notes[0]
     assert "LP-FDNet" not in table.notes[0]
     assert "MLPNet" not in {row[0] for row in table.rows}  # optional: shown only where computed

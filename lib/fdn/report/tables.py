@@ -37,7 +37,7 @@ RESULT_COLUMNS = {metric: heading(metric) for metric in PUBLISHED_METRICS}  # of
 REGION_COLUMNS = {
     "mse": "MSE of one draw",
     "mean": "squared error of the mean",
-    **{metric: METRICS[metric].heading for metric in ("var", "crps", "nll")},
+    **{metric: METRICS[metric].heading for metric in ("var", "crps", "nll", "coverage_90", "width_90")},
 }
 
 NOTATION = (  # symbol, meaning, shape, name in the code
@@ -200,7 +200,8 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     """Errors and scores inside and outside the training band, against predicting the training mean.
 
     One row per model and region; columns MSE_i of one draw, squared error of the predictive mean (corrected
-    for Var / K), Var_i, CRPS_i and NLL_i, averaged over the region: median and [min, max] over seeds.
+    for Var / K), Var_i, CRPS_i, NLL_i, and the coverage and width of the draws' central 90 % intervals, averaged over
+    the region: median and [min, max] over seeds.
     Source: ours, with the metrics of Appendix H.
     """
     runs = _runs(metrics, dataset, protocol)
@@ -210,11 +211,11 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
         for region in ("id", "ood"):
             cells = [model, region.upper()]
             for metric in REGION_COLUMNS:
-                if model not in runs:
+                run, column = runs.get(model, {}), f"{metric}_{region}"
+                if column not in run and (metric != "mean" or model not in runs):
                     cells.append(MISSING)
                     continue
-                run = runs[model]
-                values = corrected_mean_error(run, region) if metric == "mean" else run[f"{metric}_{region}"]
+                values = corrected_mean_error(run, region) if metric == "mean" else run[column]
                 cells.append(_spread(values, plain_number, " "))
             rows.append(tuple(cells))
     seeds = _seed_text({model: run for model, run in runs.items() if model != BASELINE})
@@ -222,9 +223,11 @@ def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     return Table(
         name=f"regions_{dataset}",
         title=f"Inside and outside the training band on {literal(dataset)}",
-        caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var. "
+        caption=f"Median and [min, max] over {seeds} (protocol `{protocol}`); lower is better, except for Var, "
+        "and for the coverage, which should be 0.9. "
         "MSE of one draw contains Var. The squared error of the mean is corrected for Var / K, the chance "
         "error of a mean of K draws (an ensemble's members are no sample: not corrected). "
+        "Intervals are of the draws, without observation noise. "
         f"{BASELINE} predicts the mean of the training targets everywhere.",
         columns=("Model", "Region", *REGION_COLUMNS.values()),
         rows=tuple(rows),
