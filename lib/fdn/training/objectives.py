@@ -55,9 +55,9 @@ class HomoscedasticGaussian:
 
 @dataclass(frozen=True)
 class HeteroscedasticGaussian:
-    r"""p(y | x, theta) = N(y.
+    """A Gaussian p(y | x, theta) of mean f and standard deviation floor + softplus(rho), both the network's outputs.
 
-    F, sigma^2) with both from the network, sigma = floor + softplus(rho) (paper, appendix D).
+    Source: paper, appendix D.
     """
 
     floor: NonNegative = 1e-3
@@ -84,9 +84,9 @@ class HeteroscedasticGaussian:
         return -self.log_prob(output, y)
 
 
+# A likelihood is added in these two places and in `Protocol.likelihood`. It has what the classes above have: n_outputs,
+# mean, noise_variance, log_prob and data_term.
 Likelihood = HomoscedasticGaussian | HeteroscedasticGaussian
-
-# A likelihood is added here and in `Protocol.likelihood`
 LIKELIHOODS: dict[str, Callable[[Protocol], Likelihood]] = {
     "homoscedastic": lambda p: HomoscedasticGaussian(p.noise_variance),
     "heteroscedastic": lambda p: HeteroscedasticGaussian(p.floor),

@@ -151,9 +151,9 @@ class Prediction:
         return self.aleatoric + self.epistemic
 
     def mixture(self) -> MixtureSameFamily:
-        """The predictive density (1/K) sum_k N(y.
+        """The predictive density as a ``torch.distributions`` object, batch ``(N,)``.
 
-        F_k(x), sigma_k(x)^2) as a ``torch.distributions`` object, batch ``(N,)``.
+        It is (1/K) sum_k N(f_k(x), sigma_k(x)^2).
         """
         components = Normal(self.draws.mT, self.noise_variance.mT.sqrt())  # (N, K)
         checks = None if self.draws.numel() else False  # PyTorch's fail without rows
