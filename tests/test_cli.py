@@ -628,3 +628,11 @@ def test_an_import_that_no_extra_mends_is_not_hidden(error, monkeypatch):
 def test_a_folder_that_holds_nothing_is_no_results(capsys, tmp_path, command):
     assert "holds no" in complaint(capsys, *command, str(tmp_path / "typo"))
     assert not (tmp_path / "typo").exists()
+
+
+def test_run_says_that_a_cpu_takes_longer_in_float32(tmp_path, capsys):
+    command = ["run", "--dataset", "step", "--models", "TrainingMean", "--seeds", "0", "--out", str(tmp_path), "--set"]
+    for setting, said in (("dtype=float32", "float32 takes longer than float64"), ("epochs=3", "")):
+        assert main([*command, setting]) == 0
+        err = capsys.readouterr().err
+        assert said in err and bool(said) == ("float32" in err)

@@ -193,6 +193,8 @@ def _run(args: argparse.Namespace) -> None:
     chosen = parse_names(args.models, ALL_MODELS, "model")
     datasets = [*(_named(args.dataset) or ()), *_own_table(args)] or list(published.DATASETS)
     options = {"workers": args.workers, "recompute": args.recompute, "device": device, "gather": not args.cells_only}
+    if protocol.dtype == "float32" and device.type == "cpu":
+        print("fdn: on the CPU float32 takes longer than float64, for which the loops are compiled", file=sys.stderr)
     frame = experiment.run(datasets, chosen, seeds, protocol, args.out, **options)
     if args.cells_only:
         return
