@@ -152,12 +152,14 @@ def _training_data(dataset: Dataset, dtype: torch.dtype, device: torch.device) -
     )
 
 
-def _step(stack: Stack, protocol: Protocol, likelihood: Likelihood) -> Callable[[Tensor, Tensor, Noise, float], None]:
+def _step(
+    stack: Stack, protocol: Protocol, likelihood: Likelihood, device: torch.device
+) -> Callable[[Tensor, Tensor, Noise, float], None]:
     """What trains the stack on a minibatch: the compiled loops if they compute this, else autograd."""
     if FusedStep.supports(stack, protocol, likelihood):
         return FusedStep(stack, protocol)
     by_autograd = AutogradStep(stack, protocol, likelihood)
-    return by_autograd if stack.flat.is_cpu else ReplayedStep(by_autograd)
+    return by_autograd if device == CPU else ReplayedStep(by_autograd)
 
 
 def _checked_likelihood(spec: object, dataset: object, protocol: Protocol, likelihood: object) -> Likelihood:
@@ -212,7 +214,7 @@ def fit(
     x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
     stack.flat = to_device(stack.flat, device)
-    take_step, rows = _step(stack, p, likelihood), stack.flat.detach()  # (*lead, n), the memory that steps write to
+    take_step, rows = _step(stack, p, likelihood, device), stack.flat.detach()  # (*lead, n), which steps write to
     lead = tuple(rows.shape[:-1])  # (R,) or (R, M)
     order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
     shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
