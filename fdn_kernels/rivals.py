@@ -274,6 +274,7 @@ class InParts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, layer, case, parts, a, z, weight, bias, eps):
+        """Outputs and KL, part by part, of which no graph is kept."""
         ctx.layer, ctx.parts = layer, parts
         ctx.save_for_backward(a, z, weight, bias, eps)
         y = a.new_empty(case.R, case.K, case.B, case.d_out)
@@ -287,6 +288,7 @@ class InParts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_y, grad_kl):
+        """Sums over the parts of what autograd gives for each."""
         a, z, weight, bias, eps = ctx.saved_tensors
         inputs = (a, z, weight, bias)
         grads = [torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in inputs]
