@@ -322,7 +322,7 @@ def test_where_no_fit_was_kept_the_missing_metric_is_named(older_cells, caplog):
     shutil.rmtree(out / "fits")
     frame = experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False)
     assert frame.loc[frame["model"] != BASELINE, "nll_id"].isna().all() and frame["crps_id"].notna().all()
-    assert f"of 18 cells in {out} 16 lack nll_id, nll_ood, nll_all" in caplog.text
+    assert f"16 of 18 cells in {out} are without nll_id, nll_ood, nll_all" in caplog.text
     experiment.run(["step"], models, [3, 1], protocol, out, workers=1, progress=False, recompute=True)
     assert {path: path.read_bytes() for path in complete} == complete
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,12 @@ from fdn import data
 from fdn.cli import main
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU
-from fdn.models import MODEL_NAMES, STOCHASTIC_MODELS, ModelSpec
+from fdn.errors import UserError
+from fdn.models import PAPER_MODELS, ModelSpec
 from fdn.protocol import AS_WRITTEN, PUBLISHED
 from fdn.runs import experiment
 from fdn.timing import benchmark, clocks
-from fdn.timing.plain import plain_fit
+from fdn.timing.plain import _layer, plain_fit
 from fdn.training.loop import Fit, fit
 
 SMALL = {"epochs": 4, "warmup": 3, "eval_draws": 7, "ensemble_members": 2}
@@ -41,7 +43,7 @@ def dataset() -> Dataset:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.base)
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", ["MLPNet", "HyperNet", *PAPER_MODELS])
 def test_stacked_training_is_the_plain_program(dataset, name, protocol):
     """One module, one optimiser, weights in the open, the same streams: the same scores and parameters to rounding.
 
@@ -57,7 +59,7 @@ def test_stacked_training_is_the_plain_program(dataset, name, protocol):
         assert torch.equal(torch.stack(ends), plain.history[plain.best_epoch - 1])
 
 
-@pytest.mark.parametrize("name", STOCHASTIC_MODELS)
+@pytest.mark.parametrize("name", PAPER_MODELS)
 def test_with_random_numbers_of_its_own_the_plain_program_learns_as_much(dataset, name):
     protocol = replace(PUBLISHED, **{**SMALL, "epochs": 30, "beta_max": 1e-4, "eval_draws": 50}, learning_rate=1e-2)
     torch.manual_seed(0)
@@ -77,7 +79,7 @@ def test_a_prediction_too_large_for_one_batch_is_cut_into_groups_of_draws(datase
 
 def test_check_passes_what_agrees_and_nothing_else(dataset, monkeypatch):
     protocol = replace(PROTOCOLS[0], eval_draws=100)
-    for name in STOCHASTIC_MODELS:
+    for name in PAPER_MODELS:
         benchmark.check(small(name), dataset, protocol, [0, 1])
     original = benchmark.fit
     for change in ({"learning_rate": 1.001e-3}, {"clip_norm": 0.1}, {"beta_max": 1.01}):
@@ -231,3 +233,8 @@ def test_a_gpu_is_given_this_program_and_nothing_is_timed_that_failed_its_check(
     monkeypatch.setattr(experiment, "run_block", lambda *arguments, **options: pytest.fail("was timed"))
     with pytest.raises(AssertionError):
         benchmark.study(["step"], ["LP-FDNet"], PUBLISHED, 1, 1, device=gpu)
+
+
+def test_the_plain_program_takes_no_model_for_another():
+    with pytest.raises(UserError, match="does not know the model BayesLastNet"):
+        _layer(1, 1, 1, SimpleNamespace(name="BayesLastNet"), PUBLISHED)

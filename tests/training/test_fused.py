@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fdn.models import MODEL_NAMES, ModelSpec, build_network, model_spec
+from fdn.models import PAPER_MODELS, ModelSpec, build_network, model_spec
 from fdn.models.stacking import Stack
 from fdn.protocol import AS_WRITTEN, PUBLISHED
 from fdn.runs import experiment
@@ -20,7 +20,7 @@ from fdn.training.loop import fit
 from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_elbo
 
 LIKELIHOOD = HomoscedasticGaussian(0.5)
-MODELS = [name for name in MODEL_NAMES if name != "HyperNet"]
+MODELS = "MLPNet", *PAPER_MODELS
 SOFTPLUS = replace(PUBLISHED, global_scale="softplus", floor=0.02, prior_scale=0.7)
 
 
@@ -174,3 +174,13 @@ def test_no_floor_is_needed(name):
     stack, x, y, noise = _setting(name, None, (2,), 9, 2, protocol)
     found, expected = FusedStep(stack, protocol).gradient(x, y, noise, 0.3), _gradient(stack, x, y, noise, 0.3)
     torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_another_loss_is_not_taken_for_the_squared_error():
+    class Halved(HomoscedasticGaussian):
+        def data_term(self, output, y):
+            return super().data_term(output, y) / 2
+
+    stack, *_ = _setting("LP-FDNet", None, (1,), 1, 1, PUBLISHED)
+    assert FusedStep.supports(stack, PUBLISHED, LIKELIHOOD)
+    assert not FusedStep.supports(stack, PUBLISHED, Halved(0.5))

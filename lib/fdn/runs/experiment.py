@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import platform
@@ -245,6 +246,8 @@ def run(
             keys += [(dataset.name, model, settings.label, seed) for seed in seeds]
         blocks += plan(loaded, models, seeds, settings, out, recompute)
     blocks.sort(key=lambda b: -b.cost)
+    if again := sum(len(block.seeds) for block in blocks if block.kept):
+        logging.getLogger(__name__).warning("%s cells are tested again from their kept fits, for new metrics", again)
     workers = min(workers or (available_cores() if device == CPU else 1), len(blocks))
     outcomes = _in_turn(blocks, out, progress, device) if workers <= 1 else \
         _in_processes(workers, blocks, out, progress, device)  # fmt: skip

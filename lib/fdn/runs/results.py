@@ -370,9 +370,9 @@ def collect(out: Path) -> pd.DataFrame:
         before = files
     if short := [names for cell in found if (names := lacking(cell))]:
         logging.getLogger(__name__).warning(
-            "of %s cells in %s %s lack %s, added after they were computed; "
-            "`fdn run` fills in those whose fits were kept",
-            len(found), out, len(short), ", ".join(dict.fromkeys(name for names in short for name in names)),
+            "%s of %s cells in %s are without %s, added after they were computed; `fdn run` fills in those whose "
+            "fits were kept, and `fdn run --recompute` trains the others",
+            len(short), len(found), out, ", ".join(dict.fromkeys(name for names in short for name in names)),
         )  # fmt: skip
     return frame
 

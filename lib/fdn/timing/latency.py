@@ -19,7 +19,7 @@ from fdn import paths
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, clock, undisturbed
 from fdn.errors import UserError
-from fdn.models import MODEL_NAMES, ModelSpec, count_parameters, model_spec
+from fdn.models import PAPER_MODELS, ModelSpec, count_parameters, model_spec
 from fdn.protocol import PUBLISHED, Protocol
 from fdn.runs import experiment, results
 from fdn.timing.clocks import exponent
@@ -28,7 +28,7 @@ from fdn.training.loop import Fit, fit
 COLUMNS = ("quantity", "model", "size", "ratio")
 TIMED = replace(PUBLISHED, epochs=1, eval_draws=2)  # one epoch; validation is not what is timed
 ENSEMBLE = "DeepEnsembleNet"
-SINGLE = tuple(name for name in MODEL_NAMES if name != ENSEMBLE)
+SINGLE = ("MLPNet", "HyperNet", *(name for name in PAPER_MODELS if name != ENSEMBLE))  # of which the paper speaks
 BASE_MLP = "MLPNet of the FDN's width"
 
 

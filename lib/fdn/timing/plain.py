@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 from fdn import metrics
 from fdn.data.dataset import Dataset
 from fdn.devices import undisturbed
+from fdn.errors import UserError
 from fdn.models import ModelSpec, initial_network
 from fdn.protocol import Protocol
 from fdn.streams import Streams, seed_sequence
@@ -28,6 +29,7 @@ from fdn.timing.clocks import processor_clock
 from fdn.training.objectives import beta_at
 from fdn.training.prediction import as_numbers
 
+POINT_MODELS = "MLPNet", "MLPDropoutNet", "DeepEnsembleNet"
 BATCH_ELEMENTS = 1 << 26  # of a prediction's largest tensor, half a gigabyte: beyond it the draws are cut into groups
 
 
@@ -226,7 +228,11 @@ def _layer(d_in: int, d_out: int, d_x: int, spec: ModelSpec, protocol: Protocol)
         return Global(d_in, d_out, spec, protocol)
     if spec.name in ("IC-FDNet", "LP-FDNet"):
         return FDN(d_in, d_out, d_x, spec, protocol)
-    return Hyper(d_in, d_out, spec.hyper) if spec.name == "HyperNet" else Point(d_in, d_out)
+    if spec.name == "HyperNet":
+        return Hyper(d_in, d_out, spec.hyper)
+    if spec.name in POINT_MODELS:
+        return Point(d_in, d_out)
+    raise UserError(f"the plain program does not know the model {spec.name}")
 
 
 def _initialised(spec: ModelSpec, dataset: Dataset, protocol: Protocol, seed: int, member: int) -> PlainNetwork:
