@@ -51,8 +51,9 @@ def read(path: Path) -> pd.DataFrame:
 
 def differences(expected: pd.DataFrame, found: pd.DataFrame, scale: pd.Series | None = None) -> dict[str, float]:
     """The columns that differ in a bit, and by how much: relative to the column's largest number, or to ``scale``
-    where that is larger; infinite for what is not a float, or is on one side only. NaN equals NaN."""
-    sizes = dict.fromkeys(expected.columns.symmetric_difference(found.columns), np.inf)
+    where that is larger; infinite for what is not a float, or is no longer there. NaN equals NaN. A column that is only
+    found is a metric added since: no number has changed."""
+    sizes = dict.fromkeys(expected.columns.difference(found.columns), np.inf)
     for name in expected.columns.intersection(found.columns):
         a, b = expected[name].to_numpy(), found[name].to_numpy()
         if a.dtype != b.dtype or a.shape != b.shape or a.dtype.kind != "f":
@@ -81,7 +82,7 @@ def compare_folders(expected: Path, found: Path) -> tuple[Counter, dict[str, dic
             continue
         else:
             sizes = differences(read(expected / path), read(found / path))
-            equal["in every bit of every value, in another format"] += not sizes
+            equal["in every bit of every value that both have"] += not sizes
         where = differing[" ".join(path.parts[1:-1]) or str(path)] if sizes else {}
         for name, size in sizes.items():
             name = f"{path.parts[0]}.{name}" if len(path.parts) > 1 else name

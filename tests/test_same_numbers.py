@@ -50,16 +50,22 @@ def test_the_last_bit_of_a_metric_and_of_a_point_is_seen(folders):
 def test_another_format_of_the_same_numbers_is_named(folders):
     write(folders[1], CELL, POINTS, indent=None)
     equal, differing = compare_folders(*folders)
-    assert equal == {"to the byte": 1, "in every bit of every value, in another format": 1} and not differing
+    assert equal == {"to the byte": 1, "in every bit of every value that both have": 1} and not differing
 
 
 @pytest.mark.parametrize("change", [
     {"best_epoch": 8}, {"model": "MLPNet"}, {"nll_id": 0.0}, {"best_epoch": 7.0}, {"mse_id": float("nan")},
-    {"more": 1.0},
 ])  # fmt: skip
 def test_what_is_not_a_matter_of_size_differs_without_bound(folders, change):
     write(folders[1], CELL | change, POINTS)
     assert compare_folders(*folders)[1] == {"published step BayesNet": {f"cells.{name}": np.inf for name in change}}
+
+
+def test_a_metric_added_since_is_no_difference_and_one_that_is_gone_is(folders):
+    write(folders[1], CELL | {"more": 1.0}, POINTS)
+    both = {"to the byte": 1, "in every bit of every value that both have": 1}
+    assert compare_folders(*folders) == (both, {})
+    assert compare_folders(*reversed(folders))[1] == {"published step BayesNet": {"cells.more": np.inf}}
 
 
 def test_a_missing_file_is_a_difference(folders):
