@@ -15,7 +15,7 @@ BACKENDS = ("auto", "triton", "torch", "reference")
 HALF = (torch.bfloat16, torch.float16)
 TRITON_WIDTH = {"analytic": 128, "none": 128, "sampled": 64}  # widest hypernetwork of the Triton kernel, by kl
 TRITON_VERSION = 3, 5  # 3.2 and 3.4 cannot compile all kernels; 3.5, 3.6, 3.7 and 3.9 do
-CAPABILITIES = 8, 9, 10, 12  # of NVIDIA GPUs, their first number: for these every kernel compiles without spills
+CAPABILITIES = 8, 9, 10, 12  # of NVIDIA GPUs, their first number: kernels up to h = 64 compile for them without spills
 
 _TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 
