@@ -10,36 +10,27 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from small_models import SMALL, small, toy2
 
-from fdn import data
 from fdn.cli import main
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU
 from fdn.errors import UserError
-from fdn.models import PAPER_MODELS, ModelSpec
+from fdn.models import PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED
 from fdn.runs import experiment
 from fdn.timing import benchmark, clocks
 from fdn.timing.plain import _layer, plain_fit
 from fdn.training.loop import Fit, fit
 
-SMALL = {"epochs": 4, "warmup": 3, "eval_draws": 7, "ensemble_members": 2}
-PROTOCOLS = [replace(PUBLISHED, **SMALL), replace(AS_WRITTEN, **SMALL)]
-
-
-def small(name: str) -> ModelSpec:
-    """The model with few units."""
-    hyper = 3 if "Hyper" in name or "FDN" in name else None
-    latent = 2 if name == "GaussHyperNet" else None
-    return ModelSpec(name, (6,), hyper, latent, members=2 if name == "DeepEnsembleNet" else 1)
+CHANGES = SMALL | {"epochs": 4}
+PROTOCOLS = [replace(PUBLISHED, **CHANGES), replace(AS_WRITTEN, **CHANGES)]
 
 
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
-    """100 training points of a function of two inputs, in batches of 64 and 36."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (400, 2))
-    return data.feature_band_split(x, np.sin(3 * x[:, 0]) + x[:, 1], name="toy2", fractions=(100.5 / 240, 0.2))
+    """100 training points, in batches of 64 and 36."""
+    return toy2(100)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.base)
@@ -61,7 +52,7 @@ def test_stacked_training_is_the_plain_program(dataset, name, protocol):
 
 @pytest.mark.parametrize("name", PAPER_MODELS)
 def test_with_random_numbers_of_its_own_the_plain_program_learns_as_much(dataset, name):
-    protocol = replace(PUBLISHED, **{**SMALL, "epochs": 30, "beta_max": 1e-4, "eval_draws": 50}, learning_rate=1e-2)
+    protocol = replace(PUBLISHED, **{**CHANGES, "epochs": 30, "beta_max": 1e-4, "eval_draws": 50}, learning_rate=1e-2)
     torch.manual_seed(0)
     scores = [plain_fit(small(name), dataset, protocol, seed).scores.min() for seed in range(4)]
     assert np.mean(scores) == pytest.approx(fit(small(name), dataset, protocol, range(4)).scores.min(1).mean(), rel=0.2)

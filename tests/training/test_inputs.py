@@ -8,32 +8,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from small_models import SMALL, small, toy2
 
 from fdn import data
 from fdn.errors import UserError
-from fdn.models import MODEL_NAMES, ModelSpec, initial_network
+from fdn.models import MODEL_NAMES, initial_network
 from fdn.protocol import AS_WRITTEN, PUBLISHED
 from fdn.runs import experiment
 from fdn.timing.plain import plain_fit
 from fdn.training.loop import Fit, fit
 from fdn.training.prediction import as_numbers
 
-SMALL = {"epochs": 2, "warmup": 3, "eval_draws": 7, "ensemble_members": 2, "batch_size": 16}
-PROTOCOLS = replace(PUBLISHED, **SMALL), replace(AS_WRITTEN, **SMALL, dtype="float32")
-
-
-def small(name: str) -> ModelSpec:
-    """The model with few units."""
-    hyper, latent = 3 if "Hyper" in name or "FDN" in name else None, 2 if name == "GaussHyperNet" else None
-    return ModelSpec(name, (6,), hyper, latent, members=2 if name == "DeepEnsembleNet" else 1)
+CHANGES = SMALL | {"epochs": 2, "batch_size": 16}
+PROTOCOLS = replace(PUBLISHED, **CHANGES), replace(AS_WRITTEN, **CHANGES, dtype="float32")
 
 
 @pytest.fixture(scope="module")
 def dataset() -> data.Dataset:
-    """40 training points of a function of two inputs."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (160, 2))
-    return data.feature_band_split(x, np.sin(3 * x[:, 0]) + x[:, 1], name="toy2", fractions=(40.5 / 96, 0.2))
+    return toy2(40)
 
 
 @pytest.fixture(scope="module")

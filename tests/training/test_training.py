@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from small_models import SMALL, small, toy2
 
 from fdn import data, metrics
 from fdn.data.dataset import Dataset
@@ -17,24 +18,14 @@ from fdn.training.loop import fit
 from fdn.training.objectives import HeteroscedasticGaussian
 from fdn.training.prediction import Prediction
 
-SMALL = {"epochs": 4, "warmup": 3, "eval_draws": 7, "ensemble_members": 2}
-PROTOCOLS = [replace(PUBLISHED, **SMALL), replace(AS_WRITTEN, **SMALL)]
-
-
-def small(name: str) -> ModelSpec:
-    """The model with few units."""
-    hyper = 3 if "Hyper" in name or "FDN" in name else None
-    latent = 2 if name == "GaussHyperNet" else None
-    return ModelSpec(name, (6,), hyper, latent, members=2 if name == "DeepEnsembleNet" else 1)
+CHANGES = SMALL | {"epochs": 4}
+PROTOCOLS = [replace(PUBLISHED, **CHANGES), replace(AS_WRITTEN, **CHANGES)]
 
 
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
-    """100 training points of a function of two inputs, in batches of 64 and 36."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (400, 2))
-    y = np.sin(3 * x[:, 0]) + x[:, 1]
-    return data.feature_band_split(x, y, name="toy2", fractions=(100.5 / 240, 0.2))
+    """100 training points, in batches of 64 and 36."""
+    return toy2(100)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.base)
@@ -50,24 +41,24 @@ def test_a_seed_alone_equals_the_seed_in_a_block(dataset, name, protocol):
 
 
 def test_a_trained_network_is_an_ordinary_module_with_the_kept_parameters(dataset):
-    trained = fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **SMALL), [4, 8])
+    trained = fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **CHANGES), [4, 8])
     extracted = torch.nn.utils.parameters_to_vector(trained.network(8).parameters())
     assert torch.equal(extracted, trained.flat[1])
 
 
 def test_the_kept_epoch_has_the_smallest_validation_score_over_id_points(dataset):
-    trained = fit(small("IC-FDNet"), dataset, replace(PUBLISHED, **SMALL), [0, 1])
+    trained = fit(small("IC-FDNet"), dataset, replace(PUBLISHED, **CHANGES), [0, 1])
     assert list(trained.best_epoch) == [int(s.argmin()) + 1 for s in trained.scores]
     moved = dataset.x_val.copy(), dataset.y_val.copy()
     extra = [np.concatenate([moved[0], moved[0] + 9]), np.concatenate([moved[1], moved[1] + 99])]
     flags = np.concatenate([dataset.id_val, np.zeros_like(dataset.id_val)])
     padded = replace(dataset, x_val=extra[0], y_val=extra[1], id_val=flags)  # OOD validation points decide nothing
-    again = fit(small("IC-FDNet"), padded, replace(PUBLISHED, **SMALL), [0, 1])
+    again = fit(small("IC-FDNet"), padded, replace(PUBLISHED, **CHANGES), [0, 1])
     np.testing.assert_array_equal(trained.scores, again.scores)
 
 
 def test_deterministic_models_are_chosen_by_mse(dataset):
-    trained = fit(small("MLPNet"), dataset, replace(PUBLISHED, **SMALL), [0])
+    trained = fit(small("MLPNet"), dataset, replace(PUBLISHED, **CHANGES), [0])
     draws = trained.predict(0, dataset.x_val).draws.numpy()
     assert trained.scores.min() == pytest.approx(metrics.mse(draws, dataset.y_val).mean())
 
@@ -76,7 +67,7 @@ def test_ensemble_members_share_minibatches_or_have_their_own(dataset):
     """Members that start equal stay equal on common minibatches without dropout, and part on their own."""
     import fdn.training.loop as training
 
-    protocol = replace(PUBLISHED, **SMALL, ensemble_dropout=0.0)
+    protocol = replace(PUBLISHED, **CHANGES, ensemble_dropout=0.0)
     original = training._stack
 
     def equal_members(*args):
@@ -95,7 +86,7 @@ def test_ensemble_members_share_minibatches_or_have_their_own(dataset):
 
 
 def test_ensemble_epochs_are_divided_by_the_members_and_draws_are_the_members(dataset):
-    trained = fit(small("DeepEnsembleNet"), dataset, replace(PUBLISHED, **SMALL), [0])
+    trained = fit(small("DeepEnsembleNet"), dataset, replace(PUBLISHED, **CHANGES), [0])
     assert trained.scores.shape == (1, 2)
     assert trained.predict(0, dataset.x_test).draws.shape == (2, len(dataset.x_test))
 
@@ -103,7 +94,7 @@ def test_ensemble_epochs_are_divided_by_the_members_and_draws_are_the_members(da
 @pytest.mark.parametrize("draws", [1, 5])
 @pytest.mark.parametrize("noise", ["shared", "independent"])
 def test_iwae_trains_every_model(dataset, draws, noise):
-    protocol = replace(PUBLISHED, **SMALL, objective="iwae", train_draws=draws, noise=noise)
+    protocol = replace(PUBLISHED, **CHANGES, objective="iwae", train_draws=draws, noise=noise)
     for name in ("MLPNet", "BayesNet", "GaussHyperNet", "IC-FDNet", "LP-FDNet"):
         first = fit(small(name), dataset, replace(protocol, epochs=1), [0])
         later = fit(small(name), dataset, replace(protocol, epochs=25, learning_rate=1e-2), [0])
@@ -124,7 +115,7 @@ def test_heteroscedastic_head_finds_the_noise():
 
 def test_clipping_is_per_network(dataset):
     """A large loss of one seed must not shrink another's step: Adam's first step has the same size for both."""
-    protocol = replace(PUBLISHED, **SMALL, clip_norm=1e-3)
+    protocol = replace(PUBLISHED, **CHANGES, clip_norm=1e-3)
     block, alone = fit(small("BayesNet"), dataset, protocol, [0, 1]), fit(small("BayesNet"), dataset, protocol, [1])
     torch.testing.assert_close(block.flat[1], alone.flat[0])
     loose = fit(small("BayesNet"), dataset, replace(protocol, clip_norm=None), [0, 1])
@@ -132,14 +123,14 @@ def test_clipping_is_per_network(dataset):
 
 
 def test_diverged_training_is_reported_not_kept(dataset):
-    protocol = replace(PUBLISHED, **SMALL, learning_rate=1e300)
+    protocol = replace(PUBLISHED, **CHANGES, learning_rate=1e300)
     assert list(fit(small("MLPNet"), dataset, protocol, [0]).best_epoch) == [0]
 
 
 def test_float32(dataset):
-    trained = fit(small("LP-FDNet"), dataset, get_protocol("published", **SMALL, dtype="float32"), [0])
+    trained = fit(small("LP-FDNet"), dataset, get_protocol("published", **CHANGES, dtype="float32"), [0])
     assert trained.flat.dtype == torch.float32 and np.isfinite(trained.scores).all()
-    double = fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **SMALL), [0])
+    double = fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **CHANGES), [0])
     assert double.flat.dtype == torch.float64
 
 
@@ -147,7 +138,7 @@ def test_global_random_state_is_left_alone(dataset):
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
-    fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **SMALL), [0])
+    fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **CHANGES), [0])
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -173,7 +164,7 @@ def test_streams_differ_by_dataset_model_seed_purpose_and_member():
 
 def test_shared_draw_is_one_function_over_any_number_of_points(dataset):
     """Predicting points in one call or as part of a larger set gives the same draws under shared noise."""
-    trained = fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **SMALL), [0])
+    trained = fit(small("LP-FDNet"), dataset, replace(PUBLISHED, **CHANGES), [0])
     many = trained.predict(0, np.tile(dataset.x_test, (200, 1))).draws
     torch.testing.assert_close(trained.predict(0, dataset.x_test).draws, many[:, : len(dataset.x_test)])
     torch.testing.assert_close(many[:, : len(dataset.x_test)], many[:, -len(dataset.x_test) :])
