@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from fdn import data, metrics
 from fdn.runs import results
@@ -15,6 +16,14 @@ from fdn.runs import results
 # The name of a folder, and a template, a pattern and a quotation to others
 NASTY = "we{i}rd {{name}} [a] %s 'q' \"d\" $X ~ #1 ü"
 SIDECAR = {"seconds": {"total": 1.23456}, "environment": {"python": "3.11", "argv": ["fdn", "/some/folder"]}}
+
+
+@pytest.fixture
+def nasty_folder(tmp_path: Path) -> Path:
+    """A folder whose name no part of the program may take for more than a name."""
+    folder = tmp_path / NASTY
+    folder.mkdir()
+    return folder
 
 
 def write_results(

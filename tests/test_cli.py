@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_results import NASTY, contents, write_results
+from fake_results import contents, nasty_folder, write_results
 
 from fdn import data, paths
 from fdn.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
@@ -44,12 +44,7 @@ def cells(out: Path) -> dict[str, int]:
     return {str(p.relative_to(out)): p.stat().st_mtime_ns for p in out.glob("cells/*/*/*/*.json")}
 
 
-@pytest.fixture
-def tmp_path(tmp_path):
-    """A folder whose name no part of the program may take for more than a name."""
-    folder = tmp_path / NASTY
-    folder.mkdir()
-    return folder
+tmp_path = nasty_folder
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from small_models import toy2
 
 from fdn import data
 from fdn.models import ModelSpec, count_parameters, initial_network
@@ -90,10 +91,7 @@ def _state() -> list[object]:
 
 @pytest.fixture(scope="module")
 def dataset() -> data.Dataset:
-    """40 training points of a function of two inputs."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (160, 2))
-    return data.feature_band_split(x, np.sin(3 * x[:, 0]) + x[:, 1], name="toy2", fractions=(40.5 / 96, 0.2))
+    return toy2(40)
 
 
 def _numbers(dataset) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_results import NASTY
+from fake_results import nasty_folder
 from projects import OVERVIEW, TRAINING, do, write_pair
 
 from fdn import paths
@@ -12,13 +12,7 @@ from fdn.data import uci
 from fdn.report.pages import readme
 from fdn.workflow import engine, study
 
-
-@pytest.fixture
-def tmp_path(tmp_path):
-    """A folder whose name no part of the program may take for more than a name."""
-    folder = tmp_path / NASTY
-    folder.mkdir()
-    return folder
+tmp_path = nasty_folder
 
 
 @pytest.fixture
