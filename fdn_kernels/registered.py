@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import Any
 
 import torch
@@ -26,19 +25,11 @@ def layer(
 
     The Triton kernel keeps the variance of local noise for a backward that may follow.
     """
-    r = math.prod(lead)
-
-    def canonical(t: Tensor | None, n: int) -> Tensor | None:  # (..., n dimensions) to (R, n dimensions)
-        if t is None:
-            return None
-        sizes = t.shape[t.dim() - n :]
-        return t.expand((*lead, *sizes)).reshape((r, *sizes))
-
     if seed is not None:
         seed = seed.to(a.device) if isinstance(seed, Tensor) else torch.full((), int(seed), device=a.device)
     transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (a, z, weight, bias))
-    inputs = (canonical(t, n) for t, n in ((a, 3), (z, 3), (weight, 2), (bias, 1), (eps, 3), (seed, 0)))
+    inputs = torch_ops.canonical(lead, (a, 3), (z, 3), (weight, 2), (bias, 1), (eps, 3), (seed, 0))
     op = _Transformed.apply if transformed else torch.ops.fdn.linear
     outputs = op(*inputs, *settings, transformed or differentiable)
     y, variance, term = (t.reshape(*lead, *t.shape[1:]) if t.dim() > 1 else None for t in outputs)

@@ -527,6 +527,15 @@ def _forward(
     return y, variance, term
 
 
+def canonical(lead: Sequence[int], *tensors: tuple[Tensor | None, int]) -> list[Tensor | None]:
+    """Each tensor (..., its last n dimensions) as (R, those), of replicates of the shape ``lead``; None stays."""
+    found, r = [], math.prod(lead)
+    for t, n in tensors:
+        sizes = () if t is None else t.shape[t.dim() - n :]
+        found.append(None if t is None else t.expand((*lead, *sizes)).reshape((r, *sizes)))
+    return found
+
+
 def _draws(t: Tensor, k: slice) -> Tensor:
     """Draws of (R, n, 1 or K, B)."""
     return t[:, :, k] if t.shape[2] > 1 else t
@@ -577,13 +586,7 @@ def fdn_linear(
     lead = weight.shape[:-2]
     if len(lead) != 1 or any(shape != lead for shape in shapes):
         lead = torch.broadcast_shapes(lead, *shapes)
-
-        def canonical(t: Tensor, n: int) -> Tensor:  # (..., n dimensions) to (R, n dimensions)
-            sizes = t.shape[-n:]
-            return t.expand(*lead, *sizes).reshape(lead.numel(), *sizes)
-
-        a, z, weight, bias = canonical(a, 3), canonical(z, 3), canonical(weight, 2), canonical(bias, 1)
-        eps = None if eps is None else canonical(eps, 3)
+        a, z, weight, bias, eps = canonical(lead, (a, 3), (z, 3), (weight, 2), (bias, 1), (eps, 3))
     if training and in_loops:
         y, term = _CompiledLinear.apply(a, z, weight, bias, eps, floor, prior_scale)
     elif training:
