@@ -331,7 +331,7 @@ def environment(device: torch.device = CPU) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "packages": {name: version(name) for name in ("torch", "numpy", "scipy", "pandas")},
         "commit": _commit(),
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "argv": [Path(sys.argv[0]).name.replace("__main__.py", "fdn"), *sys.argv[1:]],  # of `python -m fdn` too
     }
 
 
