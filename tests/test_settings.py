@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import types
 import typing
 
 import numpy as np
@@ -87,13 +88,18 @@ def random_protocol(rng: np.random.Generator) -> Protocol:
     for name, kind in kinds(Protocol).items():
         if name == "base" or rng.random() < 0.6:
             continue
-        words = [word for word in parts(kind) if isinstance(word, str)]
-        [limits] = [part for part in parts(kind) if isinstance(part, Range)] or [None]
+        options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+        option = options[rng.integers(len(options))]
+        found = parts(option)
+        words = [word for word in found if isinstance(word, str)]
+        [limits] = [part for part in found if isinstance(part, Range)] or [None]
         if words:
             changes[name] = str(rng.choice(words))
-        elif type(None) in parts(kind) and rng.random() < 0.5:
+        elif type(None) in found:
             changes[name] = None
-        elif int in parts(kind):
+        elif bool in found:
+            changes[name] = bool(rng.integers(2))
+        elif int in found:
             changes[name] = int(rng.integers(1, limits.high, endpoint=True))
         else:
             number = rng.random() if limits.high == 1 else 10.0 ** rng.uniform(-300, 300)

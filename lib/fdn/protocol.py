@@ -41,14 +41,23 @@ class Protocol:
     global_scale: Literal["exp", "softplus"] = "exp"  # BayesNet, GaussHyperNet: exp(log sigma), or as an FDN's
     floor: NonNegative = 1e-3  # sigma = floor + softplus(rho)
     initialisation: Literal["own", "published"] = "own"  # its own, or torch's for the data set's published seed
+    # FDN layers beyond the published ones: lib/fdn/models/posteriors.py and structures.py
+    structure: Literal["full", "low_rank", "rows", "columns"] = "full"  # what a hypernetwork makes
+    rank: Count | None = None  # of "low_rank"
+    residual: bool = False  # ordinary weights, perturbed by the generated ones
+    shared_hypernet: bool = False  # IC: one hidden layer for the hypernetworks of all layers
+    hyper_activation: Literal["relu", "tanh"] = "relu"
+    frequencies: Whole = 0  # Fourier features of the conditioning signal
+    init_sigma: Positive | Literal["auto"] | None = None  # of the weights at the start; none: as PyTorch begins
     # objective
     objective: Literal["elbo", "iwae"] = "elbo"  # B.A or B.B
     train_draws: Count = 1  # K while training
     likelihood: Literal["homoscedastic", "heteroscedastic"] = "homoscedastic"  # of the observations
     noise_variance: Positive = 0.5  # sigma^2 of the likelihood; beta = 2 sigma^2 turns the ELBO into MSE + beta KL
-    prior_scale: Scale = 1.0  # sigma_0
+    prior_scale: Scale | Literal["fan_in"] = 1.0  # sigma_0; "fan_in": 1 / sqrt(d_in) of each layer
     beta_schedule: Literal["constant", "linear", "cosine", "sigmoid"] = "linear"
     beta_max: NonNegative = 1.0
+    layer_beta: NonNegative = 1.0  # beta of the last layer's KL, as a share of the first one's; between them geometric
     warmup: Whole = 200
     warmup_unit: Literal["epochs", "updates"] = "epochs"
     # noise of the FDN layers, in training, validation and test alike
@@ -63,6 +72,7 @@ class Protocol:
     # validation and test
     eval_draws: Count = 100  # K for validation and test
     variance_offset: NonNegative = 1e-6  # added to Var_i
+    temperature: NonNegative = 1.0  # factor of the weights' standard deviation in prediction
 
     def __post_init__(self) -> None:
         check_fields(self)

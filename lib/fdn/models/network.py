@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,12 +37,19 @@ class Network(nn.Module):
         layers: weight posteriors of :mod:`fdn.models.posteriors`, first to last.
         dropout: rate on hidden activations in training.
         predict_with_dropout: whether masks are drawn in prediction too.
+        kl_weights: of each layer's KL in their sum; None for 1 (paper, appendix B, the remark on layer-specific beta).
+        temperature: factor of the weights' standard deviation in prediction (paper, section 5).
     """
 
-    def __init__(self, layers: list[nn.Module], dropout: float = 0.0, predict_with_dropout: bool = False) -> None:
+    def __init__(
+        self, layers: list[nn.Module], dropout: float = 0.0, predict_with_dropout: bool = False,
+        kl_weights: Sequence[float] | None = None, temperature: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.layers: Any = nn.ModuleList(layers)
         self.dropout, self.predict_with_dropout = dropout, predict_with_dropout
+        weights = kl_weights or (1.0,) * len(layers)
+        self.kl_weights, self.temperature = None if set(weights) == {1.0} else tuple(weights), temperature
 
     @property
     def stochastic(self) -> bool:
@@ -76,7 +85,8 @@ class Network(nn.Module):
             if same_pass is not None and once:
                 eps.append(same_pass.eps[i])
             else:
-                eps.append(None if shape is None else streams.normal(*shape))
+                drawn = None if shape is None else streams.normal(*shape)
+                eps.append(drawn if drawn is None or training or self.temperature == 1 else self.temperature * drawn)
         masked = self.dropout > 0 and (training or self.predict_with_dropout)
         masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
         return Noise(kind, tuple(eps), masks)
@@ -108,20 +118,25 @@ class Network(nn.Module):
         if self.global_weights:
             drawn = [layer.sample(noise.kind, e, kl) for layer, e in zip(self.layers, eps)]
             widths = [self.layers[0].d_in, *(layer.d_out for layer in self.layers)]
-            terms = [term for _, term in drawn if term is not None]
-            return mlp(x, [theta for theta, _ in drawn], widths, masks, self.dropout), sum(terms) if terms else None
+            output = mlp(x, [theta for theta, _ in drawn], widths, masks, self.dropout)
+            return output, self._sum_kl([term for _, term in drawn])
         x = x.unsqueeze(-3)  # (..., 1, B, d_in)
-        a, total = x, None
+        a, terms = x, []
         for i, layer in enumerate(self.layers):
             a, term = layer(a, x, noise.kind, eps[i], kl)  # (..., K, B, d_out), (..., k, b)
-            if term is not None:
-                total = term if total is None else total + term
+            terms.append(term)
             if i == len(self.layers) - 1:
                 break
             a = a.relu() if torch.is_grad_enabled() else a.relu_()  # (..., K, B, d)
             if masks[i] is not None:
                 a = a * masks[i] / (1 - self.dropout)
-        return a, total
+        return a, self._sum_kl(terms)
+
+    def _sum_kl(self, terms: list[Tensor | None]) -> Tensor | None:
+        """Of layers that have one, by their weights."""
+        weights = self.kl_weights or (1.0,) * len(terms)
+        found = [term if weight == 1 else weight * term for term, weight in zip(terms, weights) if term is not None]
+        return functools.reduce(torch.add, found) if found else None
 
     def predict_with_masks(self, x: Tensor, streams: Streams, draws: int) -> Tensor:
         """Outputs ``(K, B, d_out)`` of point weights at x ``(B, d_in)``, with dropout masks for each draw and example.

@@ -10,6 +10,7 @@ None.
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -17,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fdn.settings import NonNegative, Scale, checked
+from fdn.errors import UserError
+from fdn.settings import NonNegative, Positive, Scale, Whole, checked
 from fdn.streams import Streams
 from fdn_kernels import WeightGaussian, affine, dropout_linear, fdn_linear, matvec, relu_affine
 from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
@@ -26,15 +28,23 @@ Output = tuple[Tensor, Tensor | None]
 
 
 class Hypernet(nn.Module):
-    """Linear - ReLU - Linear from a conditioning signal to a layer's weights or their parameters."""
+    """Linear - ReLU - Linear from a conditioning signal to a layer's weights or their parameters.
 
-    def __init__(self, d_signal: int, width: int, n_outputs: int) -> None:
+    Args:
+        width: of the hidden layer, or a hidden layer that several hypernetworks share (paper, appendix G).
+        activation: ``"relu"``, or ``"tanh"``, with which weights stay bounded far away from the data.
+    """
+
+    def __init__(self, d_signal: int, width: int | nn.Linear, n_outputs: int, activation: str = "relu") -> None:
         super().__init__()
-        self.hidden = nn.Linear(d_signal, width)
-        self.output = nn.Linear(width, n_outputs)
+        self.activation = checked("activation", activation, Literal["relu", "tanh"])
+        self.hidden = width if isinstance(width, nn.Module) else nn.Linear(d_signal, width)
+        self.output = nn.Linear(self.hidden.out_features, n_outputs)
 
     def hidden_activation(self, s: Tensor) -> Tensor:
         """z = relu(V s + v): s (..., k, B, d_signal) to (..., k, B, width)."""
+        if self.activation == "tanh":
+            return affine(s, self.hidden.weight, self.hidden.bias).tanh()
         return relu_affine(s, self.hidden.weight, self.hidden.bias)
 
     def forward(self, s: Tensor) -> Tensor:
@@ -42,7 +52,7 @@ class Hypernet(nn.Module):
         return affine(self.hidden_activation(s), self.output.weight, self.output.bias)
 
 
-def _check_columns(layer: nn.Module, a: Tensor) -> None:
+def check_columns(layer: nn.Module, a: Tensor) -> None:
     """For layers whose parameters would also fit another number of inputs and outputs."""
     if a.shape[-1] != layer.d_in:
         expected = f"(..., k, B, {layer.d_in})"
@@ -106,7 +116,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
         self.scale = checked("scale", scale, Literal["exp", "softplus"])
-        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Scale)
+        self.floor, self.prior_scale = checked("floor", floor, NonNegative), prior_scale_of(prior_scale, d_in)
 
     @abstractmethod
     def mean_and_rho(self) -> tuple[Tensor, Tensor]:
@@ -127,7 +137,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
         return theta, gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
-        _check_columns(self, a)
+        check_columns(self, a)
         theta, term = self.sample(noise, eps, kl)
         return matvec(theta, a), term
 
@@ -163,12 +173,51 @@ class LatentGaussianLinear(GlobalGaussianLinear):
         return hypernet_order(outputs, self.d_in, -1)
 
 
+def prior_scale_of(prior_scale: float | str, d_in: int) -> float:
+    """sigma_0 of a layer of d_in inputs: a number, or ``"fan_in"`` for 1 / sqrt(d_in)."""
+    return d_in**-0.5 if prior_scale == "fan_in" else checked("prior_scale", prior_scale, Scale)
+
+
+def initial_rho(init_sigma: float | str, d_in: int, floor: float) -> float:
+    """The rho of weights whose standard deviation floor + softplus(rho) is ``init_sigma``.
+
+    ``"auto"`` is 0.1 / sqrt(d_in), twice the floor at least: a draw moves an output by a tenth of its own size,
+    however wide the layer.
+
+    Raises:
+        UserError: for a number that is not above the floor.
+    """
+    if init_sigma == "auto":
+        init_sigma = max(0.1 * d_in**-0.5, 2 * floor)
+    sigma = checked("init_sigma", init_sigma, Positive)
+    if sigma <= floor:
+        raise UserError(f"init_sigma is {sigma:g}; expected a number above the floor {floor:g}")
+    return sigma - floor + math.log(-math.expm1(floor - sigma))  # softplus(rho) = sigma - floor
+
+
+def fourier_features(s: Tensor, frequencies: int) -> Tensor:
+    """s, sin(2^j pi s) and cos(2^j pi s) for j = 0 .. frequencies - 1: ``(..., (2 frequencies + 1) d)``.
+
+    A signal in which a small hypernetwork sees oscillations (B. Mildenhall et al., NeRF, 2020, section 5.1).
+    """
+    if frequencies == 0:
+        return s
+    angles = torch.cat([s * (2**j * math.pi) for j in range(frequencies)], -1)
+    return torch.cat([s, angles.sin(), angles.cos()], -1)
+
+
 class FDNLinear(nn.Module):
     """q = N(mu(s), sigma(s)^2), sigma = floor + softplus(rho): the FDN layer (paper, section 3.2).
 
     Args:
         condition: ``"input"`` (IC: s is the network's input, of width ``d_signal``) or ``"layer"`` (LP: s is the
             previous activation of the same draw, of width ``d_in``).
+        prior_scale: sigma_0, or ``"fan_in"``: 1 / sqrt(d_in).
+        init_sigma: None for PyTorch's initialisation of the hypernetwork, as in the published runs, which makes sigma
+            about 0.69; else the weights' standard deviation at the start, a number or ``"auto"``
+            (:func:`initial_rho`). Their mean is then that of an ``nn.Linear``, the same for every s.
+        activation: of the hypernetwork, see :class:`Hypernet`.
+        frequencies: of the signal's Fourier features (:func:`fourier_features`); 0 for the signal itself.
     """
 
     sampled = True
@@ -176,18 +225,38 @@ class FDNLinear(nn.Module):
     backend = "auto"  # of the op, see fdn_kernels.fdn_linear
 
     def __init__(
-        self, d_in: int, d_out: int, hyper: int, condition: str, d_signal: int, floor: float, prior_scale: float
-    ) -> None:
+        self, d_in: int, d_out: int, hyper: int | nn.Linear, condition: str, d_signal: int, floor: float,
+        prior_scale: float | str, *, init_sigma: float | str | None = None, activation: str = "relu",
+        frequencies: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         if condition not in ("input", "layer"):
             raise ValueError(f"condition is {condition!r}; expected 'input' or 'layer'")
         self.d_in, self.d_out, self.condition = d_in, d_out, condition
-        self.floor, self.prior_scale = checked("floor", floor, NonNegative), checked("prior_scale", prior_scale, Scale)
-        self.hypernet = Hypernet(d_signal if condition == "input" else d_in, hyper, 2 * d_out * (d_in + 1))
+        self.floor, self.prior_scale = checked("floor", floor, NonNegative), prior_scale_of(prior_scale, d_in)
+        self.frequencies = checked("frequencies", frequencies, Whole)
+        d_signal = (d_signal if condition == "input" else d_in) * (2 * self.frequencies + 1)
+        self.hypernet = Hypernet(d_signal, hyper, 2 * d_out * (d_in + 1), activation)
+        if init_sigma is not None:
+            with torch.no_grad():
+                self.hypernet.output.weight.zero_()
+                self.hypernet.output.bias.fill_(initial_rho(init_sigma, d_in, self.floor))
+            linear = nn.Linear(d_in, d_out)
+            self.start_at(linear.weight, linear.bias)
+
+    @torch.no_grad()
+    def start_at(self, weight: Tensor, bias: Tensor) -> None:
+        """Give every s the mean ``weight`` ``(d_out, d_in)`` and ``bias`` ``(d_out,)``."""
+        output = self.hypernet.output
+        for first, mean in ((0, weight.flatten()), (2 * weight.numel(), bias)):
+            place = slice(first, first + len(mean))
+            output.weight[place] = 0
+            output.bias[place] = mean
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
-        _check_columns(self, a)
-        z = self.hypernet.hidden_activation(x if self.condition == "input" else a)  # (..., k, B, h)
+        check_columns(self, a)
+        s = fourier_features(x if self.condition == "input" else a, self.frequencies)
+        z = self.hypernet.hidden_activation(s)  # (..., k, B, h)
         output = self.hypernet.output
         return fdn_linear(
             a, z, output.weight, output.bias,
@@ -197,17 +266,21 @@ class FDNLinear(nn.Module):
 
 def multiply_accumulates(layer: nn.Module) -> tuple[int, int]:
     """Of a layer's products: per draw and point, and once per pass, as a hypernetwork that reads no input runs."""
-    own, hyper = layer.d_in * layer.d_out, 0
+    own, hyper = getattr(layer, "products", layer.d_in * layer.d_out), 0
     if hasattr(layer, "hypernet"):
-        hyper = layer.hypernet.hidden.weight.numel() + layer.hypernet.output.weight.numel()
+        hidden, output = layer.hypernet.hidden.weight.numel(), layer.hypernet.output.weight.numel()
+        hyper = hidden + output * getattr(layer, "pieces", 1)
     return (own, hyper) if isinstance(layer, GlobalGaussianLinear) else (own + hyper, 0)
 
 
 def noise_shape(layer: nn.Module, noise: str, draws: int, batch: int) -> tuple[int, ...] | None:
-    """Shape (K, 1 or B, P or d_out) of the standard normal numbers ``layer`` needs for one pass, None for none."""
+    """Shape (K, 1 or B, P or d_out) of the standard normal numbers ``layer`` needs for one pass, None for none.
+
+    A layer of another structure says how many weights it draws, and how many numbers its local noise takes.
+    """
     if not layer.sampled or noise == "none":
         return None
-    n_weights = layer.d_out * (layer.d_in + 1)
+    n_weights = getattr(layer, "n_weights", layer.d_out * (layer.d_in + 1))
     if noise == "shared" or not layer.per_example:
         return draws, 1, n_weights
-    return draws, batch, {"independent": n_weights, "local": layer.d_out}[noise]
+    return draws, batch, {"independent": n_weights, "local": getattr(layer, "n_local", layer.d_out)}[noise]

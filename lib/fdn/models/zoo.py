@@ -17,6 +17,7 @@ from fdn.errors import UserError
 from fdn.models import posteriors
 from fdn.models.network import Network
 from fdn.models.posteriors import FDNLinear, GaussianLinear, HyperLinear, LatentGaussianLinear, PointLinear
+from fdn.models.structures import StructuredFDNLinear
 from fdn.protocol import PUBLISHED, PUBLISHED_SEEDS, Protocol
 from fdn.settings import Count, check_fields, checked, choose
 from fdn.streams import seed_sequence
@@ -69,12 +70,20 @@ def _latent(at: At, p: Protocol) -> nn.Module:
     return LatentGaussianLinear(at.d_in, at.d_out, at.hyper, at.latent, p.global_scale, p.floor, p.prior_scale)
 
 
+def _fdn(at: At, p: Protocol, condition: str) -> nn.Module:
+    options = {"init_sigma": p.init_sigma, "activation": p.hyper_activation, "frequencies": p.frequencies}
+    arguments = at.d_in, at.d_out, at.hyper, condition, at.n_features, p.floor, p.prior_scale
+    if (p.structure, p.rank, p.residual) == ("full", None, False):
+        return FDNLinear(*arguments, **options)
+    return StructuredFDNLinear(*arguments, structure=p.structure, rank=p.rank, residual=p.residual, **options)
+
+
 def _ic(at: At, p: Protocol) -> nn.Module:
-    return FDNLinear(at.d_in, at.d_out, at.hyper, "input", at.n_features, p.floor, p.prior_scale)
+    return _fdn(at, p, "input")
 
 
 def _lp(at: At, p: Protocol) -> nn.Module:
-    return FDNLinear(at.d_in, at.d_out, at.hyper, "layer", at.n_features, p.floor, p.prior_scale)
+    return _fdn(at, p, "layer")
 
 
 @dataclass(frozen=True)
@@ -160,9 +169,16 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
     own = spec.hyper or 0, spec.latent or 0
     places = [At(a, b, n_features, i == len(spec.hidden), *own) for i, (a, b) in enumerate(itertools.pairwise(widths))]
     layers = [MODELS[spec.name].layer(at, protocol) for at in places]
+    if protocol.shared_hypernet and spec.name in FDN_MODELS:
+        if any(layer.condition != "input" for layer in layers):
+            raise UserError(f"{spec.name} cannot share a hypernetwork: its layers see signals of different widths")
+        for layer in layers[1:]:
+            layer.hypernet.hidden = layers[0].hypernet.hidden
+    kl_weights = [protocol.layer_beta ** (i / max(1, len(layers) - 1)) for i in range(len(layers))]
+    options: dict = {"kl_weights": kl_weights, "temperature": protocol.temperature}
     if MODELS[spec.name].drops:
-        return Network(layers, dropout=protocol.dropout, predict_with_dropout=True)
-    return Network(layers, dropout=protocol.ensemble_dropout if spec.members > 1 else 0.0)
+        return Network(layers, protocol.dropout, predict_with_dropout=True, **options)
+    return Network(layers, protocol.ensemble_dropout if spec.members > 1 else 0.0, **options)
 
 
 _ONE_AT_A_TIME = threading.Lock()  # PyTorch draws the weights of all threads from one generator

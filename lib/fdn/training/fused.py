@@ -30,6 +30,8 @@ from fdn_kernels.shapes import check_shapes
 def _table(network: Network) -> np.ndarray | None:
     """The table of a network's layers; None where a layer is of another kind or the kinds are mixed."""
     rows, parameters, weights, hidden, inputs = [], 0, 0, 0, 0
+    hypernets = [id(layer.hypernet.hidden) for layer in network.layers if hasattr(layer, "hypernet")]
+    shared = len(set(hypernets)) < len(hypernets)
     for layer in network.layers:
         p, hyper, signal = layer.d_out * (layer.d_in + 1), 0, 0
         if type(layer) is PointLinear:
@@ -37,6 +39,8 @@ def _table(network: Network) -> np.ndarray | None:
         elif type(layer) is GaussianLinear:
             kind, size = loops.FREE, 2 * p
         elif type(layer) in (LatentGaussianLinear, FDNLinear):
+            if layer.hypernet.activation != "relu" or getattr(layer, "frequencies", 0) or shared:
+                return None
             hyper, signal = (layer.hypernet.hidden.out_features, layer.hypernet.hidden.in_features)
             size = (signal + 1) * hyper + (hyper + 1) * 2 * p
             if type(layer) is FDNLinear:
@@ -122,6 +126,7 @@ class FusedStep:
             and (protocol.noise == "shared" or not stack.network.per_example_noise)
             and stack.flat.dtype == torch.float64 and stack.flat.is_cpu
             and protocol.objective == "elbo" and protocol.train_draws == 1
+            and isinstance(protocol.prior_scale, float) and stack.network.kl_weights is None
             and type(likelihood) is HomoscedasticGaussian  # a subclass may have another loss
         )  # fmt: skip
 

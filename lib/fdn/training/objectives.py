@@ -110,9 +110,12 @@ def iwae(output: Tensor, y: Tensor, log_ratio: Tensor | None, likelihood: Likeli
     ``log_ratio`` is log q - log p0 at the draws, ``(..., K, b)`` (the network's ``kl="sampled"``); None for models
     without a weight distribution. Source: paper, appendix B, equation (B).
     """
-    log_weight = likelihood.log_prob(output, y)  # (..., K, B)
-    if log_ratio is not None:
-        log_weight = log_weight - log_ratio
+    return importance_bound(likelihood.log_prob(output, y), log_ratio)
+
+
+def importance_bound(log_prob: Tensor, log_ratio: Tensor | None) -> Tensor:
+    """:func:`iwae` of log p(y | x, theta_k), ``(..., K, B)``."""
+    log_weight = log_prob if log_ratio is None else log_prob - log_ratio
     draws = log_weight.shape[-2]
     return -(log_weight.logsumexp(-2) - math.log(draws)).mean(-1)
 
