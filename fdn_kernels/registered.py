@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fdn_kernels import reference, torch_ops
+from fdn_kernels import philox, reference, torch_ops
 from fdn_kernels.backends import HALF
 
 MODULES = {"torch": torch_ops, "reference": reference}
@@ -174,6 +174,22 @@ class _TransformedBackward(torch.autograd.Function):
     @staticmethod
     def forward(*inputs):
         return torch.ops.fdn.linear_backward(*inputs)
+
+
+@torch.library.custom_op("fdn::standard_normal", mutates_args=())
+def standard_normal(
+    seed: Tensor, noise: str, first: int, draws: int, examples: int, n: int, stream: int, dtype: torch.dtype
+) -> Tensor:
+    """:func:`fdn_kernels.philox.standard_normal` of a seed ``()`` for draws from ``first`` on, ``(K, 1 or B, n)``."""
+    return philox.standard_normal(
+        seed, noise, draws=range(first, first + draws), examples=range(examples), d_in=0, d_out=n, stream=stream,
+        dtype=dtype,
+    )  # fmt: skip
+
+
+@standard_normal.register_fake
+def _(seed, noise, first, draws, examples, n, stream, dtype):
+    return seed.new_empty(draws, 1 if noise == "shared" else examples, n, dtype=dtype)
 
 
 def _register_vmap(op) -> None:

@@ -173,7 +173,18 @@ def test_ignored_files_are_results_of_runs_and_never_sources():
     assert not any(map(ignored, ["lib/fdn/data/uci.py", "data/results/metrics.parquet", "notebooks/01.ipynb"]))
 
 
-ROOMS = ("ground", "data", "models", "training", "runs", "timing", "report", "workflow", "cli")  # from the ground up
+ROOMS = (
+    "ground",
+    "data",
+    "models",
+    "training",
+    "nn",
+    "runs",
+    "timing",
+    "report",
+    "workflow",
+    "cli",
+)  # from the ground up
 GROUND = {
     "arguments", "devices", "errors", "metrics", "paths", "protocol", "settings", "streams", "terminal", "typesetting",
 }  # fmt: skip
