@@ -22,6 +22,29 @@ from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
 from fdn.runs import groups, results
 
 ABLATED = ("step", "energy")
+FEWER_DRAWS = replace(PUBLISHED, eval_draws=20)
+# One change each: appendices B, D and G, section 5, and two that deep or wide layers need
+OPTIONS: dict[str, Protocol] = {
+    name: replace(FEWER_DRAWS, **settings)
+    for name, settings in {
+        "published setting": {},
+        "low rank, r = 2": {"structure": "low_rank", "rank": 2},
+        "ordinary weights + low rank": {"structure": "low_rank", "rank": 2, "residual": True},
+        "by rows": {"structure": "rows"},
+        "by columns": {"structure": "columns"},
+        "shared hypernetwork": {"shared_hypernet": True},
+        "heteroscedastic": {"likelihood": "heteroscedastic"},
+        "beta of the last layer / 10": {"layer_beta": 0.1},
+        "beta of the last layer x 10": {"layer_beta": 10.0},
+        "temperature 1/2": {"temperature": 0.5},
+        "temperature 2": {"temperature": 2.0},
+        "Fourier features": {"frequencies": 3},
+        "fresh noise for each example": {"noise": "independent"},
+        "bounded hypernetwork": {"hyper_activation": "tanh"},
+        "small initial sigma": {"init_sigma": "auto"},
+        "small initial sigma, prior by fan-in": {"init_sigma": "auto", "prior_scale": "fan_in"},
+    }.items()
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +94,10 @@ EXTRAS = (
           FDN_MODELS, _changes(beta_max=(0.01, 0.1, 10.0))),
     Extra("hypernetwork", "Does the width of the hypernetworks (section 4.5)?", ABLATED, FDN_MODELS,
           _changes(hyper_factor=(0.5, 2.0))),
+    Extra("options", "What does each option of the layer change (appendices B, D and G, section 5)?",
+          ("sine", "airfoil"), FDN_MODELS, tuple(p for p in OPTIONS.values() if not p.shared_hypernet), "0:10"),
+    Extra("shared-hypernetwork", "Can the layers of IC-FDNet share one hypernetwork (appendix G)?", ("sine", "airfoil"),
+          ("IC-FDNet",), (OPTIONS["shared hypernetwork"],), "0:10"),
     Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN_MODELS,
           _changes(warmup=(0,))),
 )  # fmt: skip
