@@ -107,7 +107,7 @@ class FDNLinear(nn.Module):
         if context is None or context.shape[-1] != self.signal_features:
             given = "none" if context is None else f"one of shape {tuple(context.shape)}"
             raise UserError(f"the layer needs a context (..., {self.signal_features}), and was given {given}")
-        return context.expand(*lead, self.signal_features).reshape(len(a), -1, self.signal_features)
+        return context.expand(*lead, self.signal_features).reshape(*a.shape[:2], self.signal_features)
 
     @torch.no_grad()
     def start_at(self, weight: Tensor, bias: Tensor | None = None) -> None:

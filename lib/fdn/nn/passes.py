@@ -127,7 +127,7 @@ class Pass:
             )
         n = self.examples
         if lead[0] == n * (self.draws or 1):
-            self.terms.append(term.reshape(len(term), n, -1).sum(-1))
+            self.terms.append(term.reshape(len(term), n, math.prod(lead[1:])).sum(-1))
         else:
             self.terms.append((term.sum(-1, keepdim=True) / n).expand(-1, n))
 
