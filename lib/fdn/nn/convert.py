@@ -82,7 +82,7 @@ def _linear_layers(model: nn.Module, patterns: Sequence[str] | None) -> list[str
     return [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def _fdn_layer(linear: nn.Linear, init: str, options: dict[str, Any]) -> FDNLinear:
+def _fdn_layer(linear: Any, init: str, options: dict[str, Any]) -> FDNLinear:
     weight, bias = linear.weight, linear.bias
     layer = FDNLinear(linear.in_features, linear.out_features, bias is not None, **options)
     layer = layer.to(device=weight.device, dtype=weight.dtype)
@@ -99,7 +99,8 @@ def costs(model: nn.Module) -> list[Cost]:
 
     Source: paper, appendix G.
     """
-    rows, seen = [], set()
+    rows: list[Cost] = []
+    seen: set[int] = set()
     for name, module in model.named_modules():
         if not isinstance(module, FDNLinear):
             continue

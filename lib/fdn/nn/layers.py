@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -63,7 +65,7 @@ class FDNLinear(nn.Module):
         if input_features is not None and condition != "input":
             raise UserError(f"input_features is {input_features}; it goes with condition='input' alone")
         input_features = d_in if input_features is None else checked("input_features", input_features, Count)
-        signal_features = {"layer": d_in, "input": input_features}.get(condition, condition)
+        signal_features = condition if isinstance(condition, int) else d_in if condition == "layer" else input_features
         self.condition, self.signal_features = condition, signal_features
         n_seen = signal_features * (2 * checked("frequencies", frequencies, Whole) + 1)
         if not isinstance(hyper, nn.Module):
@@ -71,9 +73,9 @@ class FDNLinear(nn.Module):
         elif getattr(hyper, "in_features", None) != n_seen:
             raise UserError(f"hyper is {hyper}; expected a width, or an nn.Linear of the signal's {n_seen} features")
         arguments = d_in, d_out, hyper, "layer" if condition == "layer" else "input", signal_features, floor
-        options = {"init_sigma": init_sigma, "activation": activation, "frequencies": frequencies}
+        options: dict[str, Any] = {"init_sigma": init_sigma, "activation": activation, "frequencies": frequencies}
         if (structure, rank, residual, bias) == ("full", None, False, True):
-            self.posterior: nn.Module = Full(*arguments, prior_scale, **options)
+            self.posterior: Any = Full(*arguments, prior_scale, **options)
         else:
             options |= {"structure": structure, "rank": rank, "residual": residual, "bias": bias}
             self.posterior = StructuredFDNLinear(*arguments, prior_scale, **options)

@@ -109,7 +109,7 @@ class Pass:
             seed = self.source.to(like.device)
             eps = standard_normal(seed, self.noise, self.first, *shape, self.requests, dtype)
         else:
-            given = {} if self.source is None else {"generator": self.source}
+            given: dict[str, Any] = {} if self.source is None else {"generator": self.source}
             eps = torch.randn(shape, dtype=dtype, device=like.device, **given)
         return eps if self.temperature == 1 else self.temperature * eps
 
