@@ -88,6 +88,21 @@ def test_a_transformers_fused_path_does_not_pass_the_layers_by():
     assert sample(loud, x, 4).shape == (4, 3, 5, 8)
 
 
+def test_layers_that_are_fdn_already_are_left_as_they_are():
+    once = to_fdn(Net(), "head")
+    twice = to_fdn(once)
+    assert set(kinds(twice).values()) == {"FDNLinear"}
+    assert sum(p.numel() for p in twice.head.parameters()) == sum(p.numel() for p in once.head.parameters())
+    with pytest.raises(UserError, match="it has 'body.0', 'body.2'"):
+        to_fdn(once, "head.posterior.hypernet.hidden")
+
+
+def test_a_layer_of_two_names_stays_one_layer():
+    shared = nn.Linear(4, 4)
+    model = to_fdn(nn.ModuleDict({"one": shared, "two": shared, "three": nn.Linear(4, 4)}))
+    assert model["one"] is model["two"] and isinstance(model["three"], FDNLinear) and model["three"] is not model["one"]
+
+
 def test_a_linear_layer_by_itself_is_a_model_too():
     assert isinstance(to_fdn(nn.Linear(3, 2)), FDNLinear)
 

@@ -259,9 +259,44 @@ def test_several_inputs_and_outputs_are_repeated_and_parted():
     assert sample(model, x, 6, chunk=4)["norm"].shape == (6, 5)
 
 
+def test_what_is_no_tensor_passes_through():
+    layer = layer_of("full")
+
+    def model(batch):
+        return {"y": layer(batch["x"]) * batch["factor"], "note": batch["note"], "none": None}
+
+    x = {"x": inputs(), "factor": 2.0, "note": "as it was"}
+    output, _ = forward(model, x, draws=2)
+    assert output["y"].shape == (2, 5, 2) and output["note"] == "as it was" and output["none"] is None
+    assert sample(model, x, 6, chunk=4)["note"] == "as it was"
+
+
+def test_one_example_without_a_batch_axis_has_the_mean_kl():
+    layer, x = layer_of("full"), inputs()
+    _, kl = forward(layer, x[0])
+    torch.testing.assert_close(kl.mean(), forward(layer, x[:1])[1][0] / 3)
+
+
+def test_a_frozen_layer_may_run_under_no_grad():
+    model, x = network(), inputs()
+    model[0].requires_grad_(False)
+
+    def part(x):
+        with torch.no_grad():
+            hidden = model[0](x)
+        return model[2](hidden.relu())
+
+    forward(part, x)[1].sum().backward()
+    model[0].requires_grad_(True)
+    with pytest.raises(RuntimeError, match="its KL would be lost"):
+        forward(part, x)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
+        (lambda m, x: forward(m, torch.ones(())), "no tensor"),
+        (lambda m, x: sample(m, {"x": 3}), "no tensor"),
         (lambda m, x: forward(m, x, draws=0), "draws is 0"),
         (lambda m, x: forward(m, x, noise="gauss"), "noise is 'gauss'"),
         (lambda m, x: forward(m, x, kl="exact"), "kl is 'exact'"),

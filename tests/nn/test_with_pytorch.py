@@ -67,7 +67,7 @@ def test_a_whole_training_step_compiles(condition):
 
     fast = compiled(step)
     losses = [fast(x) for _ in range(3)]
-    assert len({float(loss) for loss in losses}) == 3
+    assert len({loss.item() for loss in losses}) == 3
     losses[0].backward()
     found = model.posterior.hypernet.output.bias.grad
     assert found.isfinite().all() and found.abs().max() > 0
@@ -93,7 +93,7 @@ def test_inductor_compiles_what_autograd_computes(name):
     assert fresh(fast(x), fast(x)) and fresh(forward(fast, x)[0], forward(fast, x)[0])
 
 
-@every_structure
+@pytest.mark.parametrize("name", ["full", "rows"])
 def test_a_module_is_exported_with_any_batch(name):
     model, x = network(name), torch.randn(4, 3)
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=2)},)).module()

@@ -96,7 +96,7 @@ class FDNLinear(nn.Module):
         s = self._signal(a, lead, context, run).to(a.dtype)  # (K or 1, rows, d_signal)
         eps = run.normal(self.posterior, a.shape[1], a)
         y, kl = self.posterior(a, s, run.noise, eps, run.kl)  # (K, rows, d_out), (k, rows)
-        run.record(kl, lead)
+        run.record(kl, lead, any(p.requires_grad for p in self.parameters()))
         return y.reshape(*lead, self.out_features)
 
     def _signal(self, a: Tensor, lead: torch.Size, context: Tensor | None, run: passes.Pass) -> Tensor:
