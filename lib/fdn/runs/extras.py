@@ -75,8 +75,9 @@ EXTRAS = (
           _changes(hyper_factor=(0.5, 2.0))),
     Extra("last-epoch", "What do the models become if the last epoch is kept in place of the best one?", PAPER_DATASETS,
           PAPER_MODELS, _changes(keep=("last",))),
-    *(Extra(f"beta-held-{dataset}", f"The FDNs on {dataset} if beta stays at {epoch / PUBLISHED.warmup:g}, which it has "
-            f"at the median epoch kept, {epoch}.", (dataset,), FDN_MODELS,
+    *(Extra(f"beta-held-{dataset}",
+            f"The FDNs on {dataset} if beta stays at {epoch / PUBLISHED.warmup:g}, as at the median epoch kept.",
+            (dataset,), FDN_MODELS,
             _changes(beta_max=(epoch / PUBLISHED.warmup,), warmup=(epoch,), keep=("best", "last")))
       for dataset, epoch in KEPT_EPOCHS.items()),
     Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN_MODELS,
