@@ -28,7 +28,7 @@ from fdn import metrics
 from fdn.data import TOY
 from fdn.data.dataset import Dataset
 from fdn.models import model_spec
-from fdn.protocol import Protocol
+from fdn.protocol import PUBLISHED
 from fdn.runs import results
 from fdn.training.loop import Fit, restore
 
@@ -50,6 +50,13 @@ def load(folder: Path) -> pd.DataFrame | None:
     return pd.read_parquet(path) if path.exists() else None
 
 
+def of(folder: Path, dataset: str, protocol: str) -> pd.DataFrame | None:
+    """The bands of one data set; None for another protocol than the published one, of which alone they are."""
+    bands = load(folder) if protocol == PUBLISHED.label else None
+    bands = None if bands is None else bands[bands["dataset"] == dataset]
+    return None if bands is None or bands.empty else bands
+
+
 def write(folder: Path, bands: pd.DataFrame) -> Path:
     """Write the bands to a results folder; the rows of other data sets and models that it has stay."""
     old, key = load(folder), ["dataset", "model"]
@@ -62,18 +69,18 @@ def write(folder: Path, bands: pd.DataFrame) -> Path:
     return Path(folder) / FILE
 
 
-def kept_fits(out: Path, dataset: Dataset, model: str, protocol: Protocol, seeds: Sequence[int]) -> Fit | None:
-    """The fits of these seeds that a results folder keeps, as one; None if it keeps none."""
-    found = {s: fit for s in seeds if (fit := results.load_fit(out, dataset.name, model, protocol.label, s))}
+def kept_fits(out: Path, dataset: Dataset, model: str, seeds: Sequence[int]) -> Fit | None:
+    """The published protocol's fits of these seeds that a results folder keeps, as one; None if it keeps none."""
+    found = {s: fit for s in seeds if (fit := results.load_fit(out, dataset.name, model, PUBLISHED.label, s))}
     if not found:
         return None
     parameters, scores = map(np.stack, zip(*found.values()))
-    spec = model_spec(model, dataset.n_features, protocol)
-    return restore(spec, dataset, protocol, tuple(found), parameters, scores)
+    spec = model_spec(model, dataset.n_features, PUBLISHED)
+    return restore(spec, dataset, PUBLISHED, tuple(found), parameters, scores)
 
 
 def compute(
-    out: Path, dataset: Dataset, models: Sequence[str], protocol: Protocol, seeds: Sequence[int], representative: int
+    out: Path, dataset: Dataset, models: Sequence[str], seeds: Sequence[int], representative: int
 ) -> pd.DataFrame:
     """The bands of a data set, of the models and seeds whose fits a results folder keeps.
 
@@ -81,7 +88,7 @@ def compute(
     """
     frames = []
     for model in models:
-        fits = kept_fits(out, dataset, model, protocol, seeds)
+        fits = kept_fits(out, dataset, model, seeds)
         if fits is not None:
             frames.append(over_seeds(dict(curves(fits, dataset)), representative).assign(model=model))
     return pd.concat(frames).assign(dataset=dataset.name)[list(COLUMNS)] if frames else pd.DataFrame(columns=COLUMNS)

@@ -90,6 +90,16 @@ def collect(out: Path, folder: Path | None = None) -> list[Path]:
     return groups.collect(EXTRAS, out, paths.EXTRAS if folder is None else folder)
 
 
+def read(folder: Path) -> pd.DataFrame:
+    """The metrics of a results folder; those of the committed one with the further seeds and protocols kept beside it.
+
+    Raises:
+        FileNotFoundError: if the folder holds no results.
+    """
+    metrics = results.load_metrics(folder)
+    return with_extras(metrics) if Path(folder).resolve() == paths.COMMITTED_RESULTS.resolve() else metrics
+
+
 def with_extras(metrics: pd.DataFrame | None = None, folder: Path | None = None) -> pd.DataFrame:
     """Metrics, by default the committed main results, and the committed extras' cells that they do not hold.
 
