@@ -52,6 +52,16 @@ def kept_words(metrics: pd.DataFrame, dataset: str, model: str) -> str:
     return f"kept at β = {beta_kept(kept.median()):.2f}"
 
 
+def kept_at(metrics: pd.DataFrame, dataset: str, with_ensemble: bool = False) -> str:
+    """Where the median FDN run of a data set is kept, and the median ensemble: what a verdict on them is about."""
+    here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
+    fdns, ensembles = here[here["model"].isin(FDN_MODELS)], here[here["model"].isin(ENSEMBLES)]
+    parts = [f"FDNs at β = {beta_kept(fdns['best_epoch'].median()):.2f}"] if len(fdns) else []
+    if with_ensemble and len(ensembles):
+        parts.append(f"ensemble at epoch {ensembles['best_epoch'].median():.0f} of {epochs_of(ENSEMBLES[0])}")
+    return ", ".join(parts)
+
+
 def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> Table:
     """The kept epoch of every model over seeds, beta there, and how often it lies inside the warm-up."""
     rows = []
