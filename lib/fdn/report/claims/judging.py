@@ -16,7 +16,7 @@ from fdn.report.published import DATASETS, load_published
 from fdn.report.tables import DASH, corrected_mean_error
 
 # by how much a claim says: the share of seeds from which on it holds, and down from which it does not
-SHARES = {"always": (0.8, 0.2), "often": (0.5, 0.2), "can": (0.2, 0.0), "alike": (0.5, 0.5)}
+SHARES = {"always": (0.8, 0.2), "often": (0.5, 0.2), "can": (0.5, 0.0), "alike": (0.5, 0.5)}
 UNTOLD = 0.2  # share of seeds whose errors of the mean are not above 0 from which on nothing is concluded
 HOLDS, FAILS, PARTLY, UNMEASURED = "holds", "does not hold", "holds in part", "not measured"
 
