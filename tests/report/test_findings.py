@@ -106,7 +106,9 @@ def test_results_of_a_data_set_show_the_representative_seed(tmp_path):
         write_points(tmp_path, "LP-FDNet", seed)
     found = findings.dataset_results(tmp_path, metrics, "step", "published")
     assert (found.seed, list(found.points)) == (1, ["LP-FDNet"])
-    assert "representative one of 3" in found.remark and found.title.startswith("step, seed 1, protocol published\nIts rank")
+    assert "representative one of 3" in found.remark and found.title.startswith(
+        "step, seed 1, protocol published\nIts rank"
+    )
     assert set(found.runs["model"]) == set(STOCHASTIC_MODELS)
 
 
