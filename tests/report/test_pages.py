@@ -11,19 +11,20 @@ import pytest
 from fdn import paths
 from fdn.errors import UserError
 from fdn.protocol import AS_WRITTEN, PUBLISHED
-from fdn.report import claims, comparison
+from fdn.report import claims, comparison, published
 from fdn.report.pages import differences as page_of_differences
 from fdn.report.pages import extras as page_of_extras
 from fdn.report.pages import readme
+from fdn.report.pages import seeds as page_of_seeds
 from fdn.report.pages.comparison import write_comparison
-from fdn.runs import differences, extras, results
+from fdn.runs import bands, differences, extras, results
 
 README = paths.ROOT / "README.md"
 
 
 def test_readme_holds_the_committed_results():
     block = README.read_text(encoding="utf-8").split(readme.BEGIN)[1].split(readme.END)[0]
-    assert block.strip() == readme.results_block(results.load_metrics(paths.COMMITTED_RESULTS))
+    assert block.strip() == readme.results_block(extras.read(paths.COMMITTED_RESULTS))
 
 
 def test_readme_update_is_repeatable_and_needs_its_markers(tmp_path):
@@ -52,7 +53,7 @@ def test_readme_commands_exist():
 
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
     metrics = comparison.with_committed(paths.COMMITTED_RESULTS)
-    for path in write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
+    for path in write_comparison(tmp_path, metrics, "published"):
         assert path.read_text(encoding="utf-8") == (paths.COMPARISON / path.name).read_text(encoding="utf-8"), path.name
 
 
@@ -60,6 +61,19 @@ def test_page_of_claims_holds_the_committed_results(tmp_path):
     """Long, for every sentence is judged in all of some 3,000 cells."""
     for path in claims.write(tmp_path):
         assert path.read_text(encoding="utf-8") == (paths.CLAIMS / path.name).read_text(encoding="utf-8"), path.name
+
+
+def test_page_of_all_seeds_holds_the_committed_results_and_curves():
+    page = (paths.SEEDS / "README.md").read_text(encoding="utf-8")
+    curves = bands.load(paths.COMMITTED_RESULTS)
+    metrics = extras.read(paths.COMMITTED_RESULTS)
+    assert page == page_of_seeds.page(metrics, curves)
+    for dataset in published.DATASETS:  # curves show the seed that figures show
+        assert curves.loc[curves["dataset"] == dataset, "shown"].notna().any(), dataset
+        seed = published.representative_seed(metrics, dataset)
+        assert sorted(path.stem for path in paths.COMMITTED_RESULTS.glob(f"points/published/{dataset}/LP-FDNet/*")) == [
+            str(seed)
+        ]
 
 
 @pytest.mark.skipif(not (paths.EXTRAS / "README.md").exists(), reason="no extras were run yet: `fdn extras`")
