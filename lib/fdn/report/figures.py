@@ -26,6 +26,7 @@ from fdn.errors import UserError
 from fdn.models import MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import segment
 from fdn.protocol import Protocol
+from fdn.report.bands import band_panels
 from fdn.report.diagram import layer_axes
 from fdn.report.findings import DatasetResults
 from fdn.report.published import representative_seed, rows_of
@@ -368,6 +369,16 @@ def means_of_data(points: Points, title: str = "") -> Figure:
 
 
 @styled
+def means_and_bands(points: Points, true_function: Callable | None = None, title: str = "") -> Figure:
+    """Predictive means with bands of two standard deviations, a panel per model; see `fdn.report.bands`."""
+    points = _with_means(points)
+    fig = Figure(figsize=(7, 0.5 + 1.7 * -(-len(points) // 3)), layout="constrained")
+    band_panels(fig, points, true_function)
+    _title(fig, title)
+    return fig
+
+
+@styled
 def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -> Figure:
     """OOD MSE against OOD Var with a point per seed, the representative seed ringed.
 
@@ -425,6 +436,11 @@ def _means(given: DatasetResults) -> Figure:
 
 
 FIGURES = {  # by the end of their files' names, in the order of the site
+    "bands": FigureKind(
+        lambda given: means_and_bands(given.points, given.true_function, given.title),
+        "Means and bands",
+        "Predictive mean and two standard deviations around it, a panel per model, with the targets",
+    ),
     "seeds": FigureKind(
         lambda given: seeds_scatter(given.runs, given.seed, f"{given.dataset}, all seeds, protocol {given.protocol}"),
         "Seeds",
