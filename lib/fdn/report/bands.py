@@ -43,5 +43,6 @@ def band_panels(fig: Figure, points: Mapping[str, pd.DataFrame], true_function: 
     size = max(float(frame["y"].abs().max()) for frame in points.values())
     power = 10.0 ** np.floor(np.log10(max(size, 1e-3)))
     grid[0, 0].set_yscale("symlog", linthresh=np.ceil(size / power) * power, linscale=2)
-    fig.supxlabel("x, ID band shaded" if true_function else "split feature (standardised), ID band shaded", fontsize=8)
-    fig.supylabel("y: mean ± 2 sd; black: target", fontsize=8)
+    feature = "split feature (standardised)" if true_function is None else "x"
+    fig.supxlabel(f"{feature}; ID band shaded, targets in black", fontsize=8)
+    fig.supylabel("mean ± 2 sd", fontsize=8)
