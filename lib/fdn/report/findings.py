@@ -20,7 +20,7 @@ from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import published
 from fdn.report.tables import DASH, MISSING, corrected_mean_error, plain_number
-from fdn.runs import results
+from fdn.runs import bands, extras, results
 from fdn.typesetting import Table, literal
 
 PROTOCOL_COLUMNS = {
@@ -48,21 +48,28 @@ class DatasetResults:
     points: Mapping[str, pd.DataFrame]  # model: a row per test point
     remark: str = ""  # what is shown, or why there is nothing to show
     true_function: Callable | None = None  # of a toy task
+    bands: pd.DataFrame | None = None  # of :mod:`fdn.runs.bands`, if the folder has them
 
     @property
     def title(self) -> str:
-        """Of its figures of one seed."""
-        return f"{self.dataset}, seed {self.seed}, protocol {self.protocol}"
+        """Of its figures of one seed: whose they are, and how extreme each model is there."""
+        lines = f"{self.dataset}, seed {self.seed}, protocol {self.protocol}", self.places
+        return "\n".join(filter(None, lines))
+
+    @property
+    def places(self) -> str:
+        """The rank of the seed among all."""
+        return places_words(self.runs, self.seed) if self.seed is not None else ""
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """The metrics of a results folder.
+    """The metrics of a results folder; of the committed one all that is committed (:func:`fdn.runs.extras.read`).
 
     Raises:
         UserError: if there are none, or if the file is damaged.
     """
     try:
-        return results.load_metrics(folder)
+        return extras.read(folder)
     except FileNotFoundError as error:
         raise UserError(str(error)) from error
 
@@ -112,9 +119,31 @@ def dataset_results(
         cells = {model: (folder, dataset, model, protocol, seed) for model in drawn}
         points = {m: results.load_points(*cell) for m, cell in cells.items() if results.has_points(*cell)}
         if points:
-            return DatasetResults(dataset, protocol, runs, seed, points, f"{dataset}: {remark.format(seed)}.")
+            said, found = f"{dataset}: {remark.format(seed)}.", bands.of(folder, dataset, protocol)
+            return DatasetResults(dataset, protocol, runs, seed, points, said, bands=found)
     remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
     return DatasetResults(dataset, protocol, runs, None, {}, remark)
+
+
+def places(runs: pd.DataFrame, seed: int) -> dict[str, dict[str, int]]:
+    """Per model and metric of the paper's rule, the rank of a seed's value among all seeds, 1 for the smallest."""
+    found: dict[str, dict[str, int]] = {}
+    for model in STOCHASTIC_MODELS:
+        run = runs[runs["model"] == model].set_index("seed")
+        if seed in run.index:
+            ranks = {m: (run[m] < run.at[seed, m]).sum() + 1 for m in published.REPRESENTED_METRICS if m in run}
+            found[model] = {metric: int(rank) for metric, rank in ranks.items()} | {"seeds": len(run)}
+    return found
+
+
+def places_words(runs: pd.DataFrame, seed: int) -> str:
+    """The ranks of a seed in OOD MSE and OOD Var, model by model, in one line; "" if there is one seed alone."""
+    found = places(runs, seed)
+    counts = {place["seeds"] for place in found.values()}
+    if not counts or max(counts) < 2:
+        return ""
+    some = [f"{model} {place['mse_ood']}, {place['var_ood']}" for model, place in found.items()]
+    return f"Its rank among {max(counts)} seeds by OOD MSE, OOD Var: {'; '.join(some)}"
 
 
 def missing_cells(

@@ -132,6 +132,22 @@ def _spread(values: pd.Series, show: Callable[[float], str], join: str) -> str:
     return f"{show(defined.median())}{mark}{join}[{show(defined.min())}, {show(defined.max())}]"
 
 
+def band(values: pd.Series | np.ndarray) -> tuple[float, float, float]:
+    """Median, 5 and 95 % quantile of the values that are numbers; NaN if there are none."""
+    numbers = np.asarray(values, dtype=float)
+    numbers = numbers[np.isfinite(numbers)]
+    return tuple(np.quantile(numbers, [0.5, 0.05, 0.95])) if len(numbers) else (np.nan,) * 3
+
+
+def band_text(middle: float, low: float, high: float) -> str:
+    """A median and its band.
+
+    >>> band_text(0.5, 0.25, 1.0)
+    '0.500 [0.250, 1.000]'
+    """
+    return DASH if np.isnan(middle) else f"{plain_number(middle)} [{plain_number(low)}, {plain_number(high)}]"
+
+
 def _runs(metrics: pd.DataFrame, dataset: str, protocol: str) -> dict[str, pd.DataFrame]:
     chosen = rows_of(metrics, dataset=dataset, protocol=protocol)
     return dict(list(chosen.groupby("model", observed=True)))

@@ -46,9 +46,10 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         )
     committed = paths.COMMITTED_RESULTS
     results.write_metrics(committed, metrics)
+    say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
+    metrics = extras.with_extras(metrics)
     _copy_points(Path(out), metrics)
     _merge_sidecars(Path(out))
-    say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
     datasets = datasets_of(metrics, PUBLISHED)
     tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
     _, notes = write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
@@ -56,7 +57,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
     metrics = comparison.with_committed(committed)
-    write_comparison(paths.COMPARISON, metrics, PUBLISHED.label, extras.with_extras(metrics))
+    write_comparison(paths.COMPARISON, metrics, PUBLISHED.label)
     if (paths.EXTRAS / "metrics.parquet").exists():
         page_of_extras.update()
     claims.write()

@@ -28,7 +28,7 @@ from fdn.report.comparison import score_table, uniformity_table
 from fdn.report.site import markup
 from fdn.report.site.figures import seed_points
 from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
-from fdn.runs import experiment, results
+from fdn.runs import experiment, extras, results
 
 PACKAGES = ("fdn_kernels", "fdn")
 NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
@@ -67,7 +67,7 @@ def write(folder: Path, source: Path) -> None:
         FileNotFoundError: if the folder holds no results.
         UserError: if it holds none of the published protocol.
     """
-    metrics = results.load_metrics(folder)
+    metrics = extras.read(folder)
     console.check_protocol(metrics, PROTOCOL, folder)
     comparison = published.with_reasons(published.compare(metrics, PROTOCOL), published.load_reasons())
     site = _Site(folder, source, metrics[metrics["protocol"] == PROTOCOL], comparison)
