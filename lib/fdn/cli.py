@@ -461,6 +461,25 @@ def _extras(args: argparse.Namespace) -> None:
 
 
 @command(
+    option("--results", "a run's folder, which keeps its fits (default: out)", default=paths.DEFAULT_OUT, **FOLDER),
+    option(DATASET, "default: all that have results"),
+    option("--to", "the results folder that takes the curves (default: data/results)", **FOLDER),
+    option("--page-only", "write the page anew from the curves there are", **FLAG),
+    examples=("", "--results out --dataset step,sine", "--results out --to out", "--page-only"),
+    checkout=True,
+)
+def _seeds(args: argparse.Namespace) -> None:
+    """Gather what all seeds of a run say together: kept epochs, error against variance, intervals; and their page."""
+    from fdn.report.pages import seeds as page
+
+    to = paths.COMMITTED_RESULTS if args.to is None else args.to
+    if not args.page_only:
+        page.gather(args.results, to, _named(args.dataset) or published.DATASETS)
+    if args.to is None:
+        _say_written([page.write()])
+
+
+@command(
     option("--quick", "fewer repeats and sizes", **FLAG),
     option("--to", "where the measurements go (default: data/claims)", **FOLDER),
     examples=("", "--quick --to out/latency"),

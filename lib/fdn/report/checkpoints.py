@@ -43,7 +43,7 @@ def beta_kept(epoch: float, protocol: Protocol = PUBLISHED) -> float:
 
 
 def kept_words(metrics: pd.DataFrame, dataset: str, model: str) -> str:
-    """At which beta, or for models without it in which epoch, the median run of a model is kept; "" if there is none."""
+    """At which beta, or in which epoch of models without it, the median run is kept; "" if there is none."""
     kept = rows_of(metrics, dataset=dataset, model=model, protocol=PUBLISHED.label)["best_epoch"]
     if kept.empty or kept.max() == 0:
         return ""
@@ -69,8 +69,8 @@ def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) 
     return Table(
         name="kept_epochs",
         title="Which epoch is kept",
-        caption="The epoch with the smallest validation CRPS: median and 5 to 95 % band over seeds. β, the weight of the "
-        f"KL term, rises over the first {PUBLISHED.warmup} epochs; models without a weight distribution have none.",
+        caption="The epoch with the smallest validation CRPS: median and 5 to 95 % band over seeds. β, the weight of "
+        f"the KL term, rises over the first {PUBLISHED.warmup} epochs; models without a weight distribution have none.",
         columns=("Data set", "Model", "Seeds", "Kept epoch", "β there", "Inside the warm-up"),
         rows=tuple(rows),
         align="llrrrr",

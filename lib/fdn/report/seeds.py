@@ -50,9 +50,9 @@ def bias_table(bands: pd.DataFrame) -> Table:
     return Table(
         name="bias_over_seeds",
         title="Var against the squared error of the predictive mean",
-        caption="Median and 5 to 95 % band over seeds, protocol `published`. MSE = Var + Bias², so that b = 1 + b′ with "
-        "b′ the slope of Bias², the squared error of the mean of the draws, against Var: for errors as large as the "
-        "spread says, b′ = 1.",
+        caption="Median and 5 to 95 % band over seeds, protocol `published`. MSE = Var + Bias², so that b = 1 + b′ "
+        "with b′ the slope of Bias², the squared error of the mean of the draws, against Var: for errors as large as "
+        "the spread says, b′ = 1.",
         columns=("Data set", "Model", "Seeds", "Var/MSE, ID", "Var/MSE, OOD", "ρ(Var, MSE)", "ρ(Var, Bias²)",
                  "the same, ID", "the same, OOD", "b′"),
         rows=tuple(rows),
@@ -137,8 +137,8 @@ def error_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS,
     return Table(
         name="errors_of_the_mean",
         title="Squared error of the predictive mean inside the band",
-        caption="Median and 5 to 95 % band over seeds, corrected for Var / K, the chance error of a mean of K draws: an "
-        "interval that reaches 0 says that the error is below what the draws resolve. In brackets, 1 + how many "
+        caption="Median and 5 to 95 % band over seeds, corrected for Var / K, the chance error of a mean of K draws: "
+        "an interval that reaches 0 says that the error is below what the draws resolve. In brackets, 1 + how many "
         "models' intervals lie wholly below: models whose intervals overlap are not ranked.",
         columns=("Model", *map(literal, datasets)),
         rows=tuple(rows),
