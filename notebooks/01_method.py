@@ -53,6 +53,7 @@ from fdn.models import Noise, build_network, model_spec, posteriors
 from fdn.models.stacking import Stack
 from fdn.protocol import AS_WRITTEN, PUBLISHED
 from fdn.report import figures, tables
+from fdn.report.figures.drawing import BAND, STYLE
 from fdn.settings import Whole, checked
 from fdn.timing.plain import plain_fit
 from fdn.training import objectives
@@ -74,7 +75,7 @@ seed, task = checked("seed", seed, Whole), data.load(name)
 torch.set_default_dtype(torch.float64)
 torch.manual_seed(0)  # initial weights
 rng = np.random.default_rng(0)  # every other random number of this notebook
-plt.style.use(figures.STYLE)
+plt.style.use(STYLE)
 
 
 def normal(*shape):
@@ -119,7 +120,8 @@ epochs = {"MLPNet": 60, "DeepEnsembleNet": PUBLISHED.epochs, "LP-FDNet": PUBLISH
 protocols = {model: replace(PUBLISHED, epochs=n) for model, n in epochs.items()}
 fits = {model: fit(model_spec(model, 1, p), task, p, seeds=[seed]) for model, p in protocols.items()}
 points = {model: points_of(trained) for model, trained in fits.items()}
-opening = figures.means_and_bands(points, task.true_function, f"{name}, seed {seed}")
+study = figures.DatasetResults(name, "published", pd.DataFrame(), seed, points, true_function=task.true_function)
+opening = figures.uncertainty(study)
 if out:
     figures.save(opening, Path(out) / f"{name}_opening")
 display(opening)
@@ -842,7 +844,7 @@ titles = ("shared noise: a draw is a function", "independent noise")
 for ax, run, title in zip(axes, (trained, fresh), titles):
     p = run.predict(seed, grid[:, None], draws=400)
     mean, sd = p.mean, p.epistemic.sqrt()
-    ax.axvspan(-1, 1, color=figures.BAND, zorder=0)
+    ax.axvspan(-1, 1, color=BAND, zorder=0)
     ax.fill_between(grid, mean - 2 * sd, mean + 2 * sd, color="0.5", alpha=0.25, linewidth=0)
     if run is trained:
         ax.plot(grid, p.draws[:12].T, color=colour, linewidth=0.7, alpha=0.7)

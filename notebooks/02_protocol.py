@@ -50,6 +50,7 @@ from fdn.errors import UserError
 from fdn.models import count_parameters, model_grid, model_spec
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol, get_protocol
 from fdn.report import figures
+from fdn.report.figures.drawing import BAND, STYLE
 from fdn.report.published import load_published, representative_seed
 from fdn.settings import Whole, checked
 from fdn.streams import PURPOSES, Streams, seed_sequence
@@ -63,7 +64,7 @@ out: str = ""  # folder for the figures, as PDF and PNG; empty means none
 # %%
 check_parameters(In)
 (real,), seed = parse_names(dataset, data.REAL, "real data set"), checked("seed", seed, Whole)
-plt.style.use(figures.STYLE)
+plt.style.use(STYLE)
 
 
 def keep(fig, stem):
@@ -108,7 +109,7 @@ print(f"{step.id_test.sum()} of {len(step.x_test)} test points are ID, from {end
 x = np.linspace(-1.5, 1.5, 1201)
 fig, axes = plt.subplots(1, 3, figsize=(7, 2.3), layout="constrained")
 for ax, name in zip(axes, data.TOY):
-    ax.axvspan(-1, 1, color=figures.BAND, zorder=0)
+    ax.axvspan(-1, 1, color=BAND, zorder=0)
     ax.plot(x, FUNCTIONS["published"][name](x), color="#0072B2", label="published runs")
     ax.plot(x, FUNCTIONS["printed"][name](x), color="#D55E00", linestyle="--", label="in print")
     ax.set(title=name, xlabel="x")

@@ -54,7 +54,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fdn import paths
 from fdn.arguments import check_parameters
-from fdn.report import figures
+from fdn.report.figures.drawing import STYLE
 from fdn.settings import Count, checked, parsed
 from fdn_kernels import fdn_linear, ops
 from fdn_kernels.bench import evaluate
@@ -75,7 +75,7 @@ K_list, d_list = ([parsed("a number of draws or width", n, Count) for n in text.
 examples = checked("examples", examples, Count)
 torch.set_default_dtype(torch.float64)
 rng = np.random.default_rng(0)  # every random number of the checks that is not Philox's
-plt.style.use(figures.STYLE)
+plt.style.use(STYLE)
 has_triton = importlib.util.find_spec("triton") is not None
 
 
