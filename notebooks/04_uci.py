@@ -39,7 +39,8 @@ from IPython.display import Markdown, display
 
 from fdn import data
 from fdn.arguments import check_parameters
-from fdn.report import chapter, checkpoints, figures, findings, seeds as over_seeds, tables
+from fdn.report import chapter, checkpoints, figures, findings, tables
+from fdn.report import seeds as over_seeds
 from fdn.runs import experiment
 
 

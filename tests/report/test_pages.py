@@ -15,14 +15,15 @@ from fdn.errors import UserError
 from fdn.metrics import spearman
 from fdn.models import BASELINE, FDN_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED
-from fdn.report import claims, comparison, findings
+from fdn.report import claims, comparison, findings, published
 from fdn.report.pages import differences as page_of_differences
 from fdn.report.pages import extras as page_of_extras
 from fdn.report.pages import readme
+from fdn.report.pages import seeds as page_of_seeds
 from fdn.report.pages.comparison import write_comparison
 from fdn.report.published import DATASETS
 from fdn.report.tables import corrected_mean_error
-from fdn.runs import differences, extras, results
+from fdn.runs import bands, differences, extras, results
 
 README = paths.ROOT / "README.md"
 PAGES = [README, *sorted((paths.ROOT / "docs").glob("*.md"))]
@@ -73,7 +74,7 @@ def anchors(page: Path) -> set[str]:
 def test_commands_of_the_pages_for_readers_exist(page):
     text = page.read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert set(re.findall(r"make ([a-z-]+)`?", " ".join(re.findall(r"`[^`]+`|^\$ .*$", text, re.MULTILINE)))) <= targets
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
     from fdn.cli import COMMANDS
 
     assert set(re.findall(r"(?<!from )(?<!import )\bfdn ([a-z]+) ", text)) <= set(COMMANDS)
@@ -142,7 +143,7 @@ def test_variance_says_less_of_the_error_of_the_mean_and_tells_regions_apart_no_
 
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
     metrics = comparison.with_committed(paths.COMMITTED_RESULTS)
-    for path in write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
+    for path in write_comparison(tmp_path, metrics, "published"):
         assert path.read_text(encoding="utf-8") == (paths.COMPARISON / path.name).read_text(encoding="utf-8"), path.name
 
 
@@ -150,6 +151,19 @@ def test_page_of_claims_holds_the_committed_results(tmp_path):
     """Long, for every sentence is judged in all of some 3,000 cells."""
     for path in claims.write(tmp_path):
         assert path.read_text(encoding="utf-8") == (paths.CLAIMS / path.name).read_text(encoding="utf-8"), path.name
+
+
+def test_page_of_all_seeds_holds_the_committed_results_and_curves():
+    page = (paths.SEEDS / "README.md").read_text(encoding="utf-8")
+    curves = bands.load(paths.COMMITTED_RESULTS)
+    metrics = extras.read(paths.COMMITTED_RESULTS)
+    assert page == page_of_seeds.page(metrics, curves)
+    for dataset in published.DATASETS:  # curves show the seed that figures show
+        assert curves.loc[curves["dataset"] == dataset, "shown"].notna().any(), dataset
+        seed = published.representative_seed(metrics, dataset)
+        assert sorted(path.stem for path in paths.COMMITTED_RESULTS.glob(f"points/published/{dataset}/LP-FDNet/*")) == [
+            str(seed)
+        ]
 
 
 @pytest.mark.skipif(not (paths.EXTRAS / "README.md").exists(), reason="no extras were run yet: `fdn extras`")

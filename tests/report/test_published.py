@@ -12,8 +12,8 @@ from fdn.errors import UserError
 from fdn.models import PAPER_MODELS
 from fdn.paths import PUBLISHED_TABLES
 from fdn.report import published
-from fdn.report.comparison import miss_table, more_seeds, score_table
-from fdn.report.pages.comparison import comparison_page, write_comparison
+from fdn.report.comparison import miss_table, score_table
+from fdn.report.pages.comparison import write_comparison
 
 
 def seeds(dataset: str, model: str, protocol: str = "published", **columns) -> pd.DataFrame:
@@ -352,19 +352,3 @@ def test_the_page_and_the_file_hold_every_number(tmp_path):
     for number in published.load_published().itertuples():
         start = f"| {number.dataset} | {number.model} | {number.metric} | {number.printed} |"
         assert sum(line.startswith(start) for line in lines) == 1, start
-
-
-def test_the_page_counts_further_seeds_as_well(tmp_path):
-    """Long, for a page of comparison has a randomisation test, by resampling."""
-    few, many = perfect_seeds(3), perfect_seeds(5)
-    more = pd.concat([few[few["dataset"] != "ccpp"], many[many["dataset"] == "ccpp"]])
-    said = more_seeds(few, more, "published")
-    assert said.startswith(
-        "With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252"
-    )
-    assert more_seeds(few, few, "published") == ""
-    _, page = write_comparison(tmp_path, few, "published", more)
-    assert said in page.read_text(
-        encoding="utf-8"
-    ) and "**How many are reached with all seeds there are.**" in page.read_text(encoding="utf-8")
-    assert "all seeds there are" not in comparison_page(few, "published", few)

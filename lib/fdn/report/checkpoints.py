@@ -49,7 +49,17 @@ def kept_words(metrics: pd.DataFrame, dataset: str, model: str) -> str:
         return ""
     if model in WITHOUT_BETA:
         return f"kept at epoch {kept.median():.0f} of {epochs_of(model)}"
-    return f"kept at β = {beta_kept(kept.median()):.2f}"
+    return f"kept at β = {beta_kept(kept.median()):.3g}"
+
+
+def kept_at(metrics: pd.DataFrame, dataset: str, with_ensemble: bool = False) -> str:
+    """Where the median FDN run of a data set is kept, and the median ensemble: what a verdict on them is about."""
+    here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
+    fdns, ensembles = here[here["model"].isin(FDN_MODELS)], here[here["model"].isin(ENSEMBLES)]
+    parts = [f"FDNs at β = {beta_kept(fdns['best_epoch'].median()):.3g}"] if len(fdns) else []
+    if with_ensemble and len(ensembles):
+        parts.append(f"ensemble at epoch {ensembles['best_epoch'].median():.0f} of {epochs_of(ENSEMBLES[0])}")
+    return ", ".join(parts)
 
 
 def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> Table:
@@ -85,7 +95,7 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
     always = [dataset for dataset in datasets if inside.get(dataset) == 1]
     others = [f"{dataset} ({inside[dataset]:.0%})" for dataset in datasets if inside.get(dataset, 1) < 1]
     medians = fdns.groupby("dataset")["best_epoch"].median()
-    betas = [f"{beta_kept(medians[dataset]):.2f} on {dataset}" for dataset in datasets if dataset in medians]
+    betas = [f"{beta_kept(medians[dataset]):.3g} on {dataset}" for dataset in datasets if dataset in medians]
     words = f"The kept FDNs are no β = 1 models: in the median run β is {listing(betas)}. "
     if always:
         words += f"Every kept FDN lies inside the warm-up on {listing(always)}"

@@ -19,7 +19,7 @@ from fdn.arguments import seed_ranges
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import published
-from fdn.report.tables import DASH, MISSING, corrected_mean_error, plain_number
+from fdn.report.tables import DASH, MISSING, band, corrected_mean_error, plain_number
 from fdn.runs import bands, extras, results
 from fdn.typesetting import Table, literal
 
@@ -164,6 +164,21 @@ def missing_cells(
     return lines
 
 
+def seed_counts(metrics: pd.DataFrame, datasets: Sequence[str], protocol: str) -> str:
+    """A Markdown sentence: how many seeds there are of each data set, and of models that have fewer."""
+    parts = []
+    for dataset in datasets:
+        here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
+        counts = here[here["model"] != BASELINE].groupby("model", sort=False)["seed"].nunique()
+        if counts.empty:
+            parts.append(f"{literal(dataset)} none")
+            continue
+        most = counts.max()
+        fewer = [f"{model} {count}" for model, count in counts.items() if count < most]
+        parts.append(f"{literal(dataset)} {most}" + (f" ({', '.join(fewer)})" if fewer else ""))
+    return f"Seeds: {', '.join(parts)}."
+
+
 def listing(items: Sequence[str]) -> str:
     """Items as a phrase.
 
@@ -176,8 +191,8 @@ def listing(items: Sequence[str]) -> str:
 def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     """Markdown bullets, one per region: which models predict better than the training mean, and which worse.
 
-    Medians over seeds of MSE_i of one draw, and of the squared error of the predictive mean, corrected for
-    Var / K.
+    By MSE_i of one draw, and by the squared error of the predictive mean, corrected for Var / K: a model is better or
+    worse if its 5 to 95 % band over seeds lies wholly on that side, else the two are not told apart.
     """
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     present = set(here["model"])
@@ -189,11 +204,12 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
         level = here.loc[here["model"] == BASELINE, f"mse_{region}"].median()
         parts = []
         for what, value in (("one draw", _draw_error), ("the predictive mean", corrected_mean_error)):
-            errors = {model: value(here[here["model"] == model], region).median() for model in models}
-            worse = [f"{m} ({plain_number(e)})" for m, e in errors.items() if not e < level]
-            better = [f"{m} ({plain_number(e)})" for m, e in errors.items() if e < level]
-            sides = [f"worse: {listing(worse)}"] * bool(worse) + [f"better: {listing(better)}"] * bool(better)
-            parts.append(f"{what} is " + "; ".join(sides))
+            errors = {model: band(value(here[here["model"] == model], region)) for model in models}
+            sides: dict[str, list[str]] = {"worse": [], "better": [], "not told apart": []}
+            for model, (middle, low, high) in errors.items():
+                side = "better" if high < level else "not told apart" if low <= level else "worse"
+                sides[side].append(f"{model} ({plain_number(middle)})")
+            parts.append(f"{what} is " + "; ".join(f"{side}: {listing(m)}" for side, m in sides.items() if m))
         bullets.append(
             f"- **{literal(dataset)}, {words}**, the training mean has a squared error of {plain_number(level)}. "
             f"Against it, {parts[0]}. And {parts[1]}."

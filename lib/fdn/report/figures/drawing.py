@@ -42,11 +42,11 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def set_title(fig: Figure, text: str) -> None:
-    """The title, and below it in smaller letters what else the text's lines say."""
+    """The title, a line for each of the text's, wrapped to the figure's width; smaller if there are several."""
     first, *rest = text.split("\n")
-    rest = [line for one in rest for line in textwrap.wrap(one, int(16.5 * fig.get_figwidth()))]
+    rest = [line for one in rest for line in textwrap.wrap(one, int(15 * fig.get_figwidth()))]
     lines = [drawn(line) for line in (first, *rest)]
-    size = {"fontsize": 7.5} if rest else {}
+    size = {"fontsize": 8} if rest else {}
     families = [options["family"] for _, options in lines if "family" in options]
     options = {"parse_math": False} | ({"family": families[0]} if families else {})
     fig.suptitle("\n".join(shown for shown, _ in lines), x=0.01, horizontalalignment="left", **options, **size)

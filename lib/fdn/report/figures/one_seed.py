@@ -106,7 +106,7 @@ def mse_against_var(points: Points, title: str = "") -> Figure:
     """
     shown, constant = _stochastic(points)
     limits = _limits({model: on_log_axes(frame) for model, frame in shown.items()})
-    fig = Figure(figsize=(7.2, 3.1), layout="constrained")
+    fig = Figure(figsize=(7.2, 3.5), layout="constrained")
     grid = fig.subplots(2, len(shown), sharex=True, sharey=True, squeeze=False)
     crowded = any(len(in_region(frame, "OOD")) > CROWDED for frame in shown.values())
     for row, region in zip(grid, ("ID", "OOD"), strict=True):
@@ -116,8 +116,8 @@ def mse_against_var(points: Points, title: str = "") -> Figure:
             drawn = on_log_axes(part)
             _diagonal(ax, limits)
             _dots(ax, drawn["var"], drawn["mse"], colour, marker, crowded)
-            ax.text(0.96, 0.04, _rho(part, drawn), transform=ax.transAxes, ha="right", va="bottom", fontsize=7)
-        row[0].set_ylabel(f"{region}, {len(part)} points", fontsize=7)
+            ax.text(0.96, 0.04, _rho(part, drawn), transform=ax.transAxes, ha="right", va="bottom", fontsize=8)
+        row[0].set_ylabel(f"{region}, n = {len(part)}")
     name_columns(grid[0], shown)
     fig.supxlabel(f"Var$_i${constant}", fontsize=8)
     fig.supylabel("MSE$_i$", fontsize=8)
@@ -148,7 +148,7 @@ def mse_against_var_fit(points: Points, title: str = "") -> Figure:
         ax.plot(ends, ends, color=GREY, linestyle="--", linewidth=0.9, zorder=3)
         ax.plot(ends, finite(a + b * ends), color="black", linewidth=0.8, zorder=4)
         words = f"b = {number(b, 2)}, a = {number(a, 2)}\n{_rho(shown[model], part)}"
-        ax.annotate(words, (0.03, 0.97), xycoords="axes fraction", va="top", fontsize=7, path_effects=OUTLINE, zorder=5)
+        ax.annotate(words, (0.03, 0.97), xycoords="axes fraction", va="top", fontsize=8, path_effects=OUTLINE, zorder=5)
         ax.ticklabel_format(scilimits=(-2, 3), useMathText=True)
         ax.locator_params(nbins=4)
     fig.supxlabel(f"Var$_i${constant}; dashed: MSE = Var; line: MSE = a + b Var, ID and OOD together", fontsize=8)
@@ -282,9 +282,9 @@ def _targets(ax: Axes, frame: pd.DataFrame) -> None:
     ax.axvspan(band.min(), band.max(), color=BAND, zorder=0)
     if frame["z"].is_unique:
         line = frame.sort_values("z")
-        ax.plot(line["z"], line["y"], color="black", linestyle=":", zorder=3)
+        ax.plot(line["z"], line["y"], color="black", linewidth=0.7, zorder=3)
     else:
-        ax.scatter(frame["z"], frame["y"], color="#9A9A9A", s=4, linewidths=0, rasterized=True, zorder=1)
+        ax.scatter(frame["z"], frame["y"], color="#9A9A9A", s=4, linewidths=0, rasterized=True, zorder=0.5)
 
 
 @styled

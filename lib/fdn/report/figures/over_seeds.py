@@ -161,12 +161,12 @@ def uncertainty_seeds(study: DatasetResults) -> Figure:
         ax.fill_between(z, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
         _fill(ax, z, mean, colour, alpha=0.45)
         ax.plot(z, middle, color=colour, linewidth=1)
-        ax.plot(z, target["middle"], color="black", linestyle=":", zorder=3)
+        ax.plot(z, target["middle"], color="black", linewidth=0.7, zorder=3)
         largest, size = max(largest, np.nanmax(np.abs(middle) + spread)), max(size, np.abs(target["middle"]).max())
     if largest > 10 * size:
         fig.axes[0].set_yscale("symlog", linthresh=10 ** np.ceil(np.log10(size)), linscale=2)
     fig.supylabel("predictive mean", fontsize=8)
-    words = "split feature; dark band: the mean over seeds, light: ± 2 median sd of the draws; dotted: target"
+    words = "split feature; dark band: the mean over seeds, light: ± 2 median sd of the draws; black: target"
     fig.supxlabel(words, fontsize=8)
     set_title(fig, _over(study, "predictive mean"))
     return fig
@@ -234,7 +234,7 @@ def risk_coverage_seeds(study: DatasetResults) -> Figure:
 def pit(study: DatasetResults) -> Figure:
     """PIT histograms over seeds and coverage of 90 % intervals: a column per model, a row per region. Source: ours."""
     models = _models(study)
-    fig = Figure(figsize=(7.2, 3.3), layout="constrained")
+    fig = Figure(figsize=(7.2, 3.4), layout="constrained")
     grid = fig.subplots(2, len(models), sharex=True, sharey="row", squeeze=False)
     for row, region in zip(grid, ("ID", "OOD"), strict=True):
         for ax, model in zip(row, models, strict=True):
@@ -246,7 +246,7 @@ def pit(study: DatasetResults) -> Figure:
             ax.vlines(centres, low, high, color=colour, linewidth=1)
             ax.axhline(1, color="black", linestyle="--", linewidth=0.8)
             covered = _curve(study, model, "coverage", region).set_index("x").loc[0.9, "middle"]
-            ax.text(0.5, 0.97, f"{covered:.0%} in 90 %", transform=ax.transAxes, ha="center", va="top", fontsize=7)
+            ax.text(0.5, 0.97, f"{covered:.0%} in 90 %", transform=ax.transAxes, ha="center", va="top", fontsize=8)
             ax.set(xlim=(0, 1), ylim=(0, None), xticks=(0, 0.5, 1), xticklabels=("0", "½", "1"))
         row[0].set(ylabel=f"{region}, density", ylim=(0, 1.25 * row[0].get_ylim()[1]))
     name_columns(grid[0], models)

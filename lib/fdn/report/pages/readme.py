@@ -11,7 +11,7 @@ from fdn import paths
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS
 from fdn.report import claims, comparison, published
-from fdn.report.tables import DASH, corrected_mean_error, plain_number
+from fdn.report.tables import DASH, band, band_text, corrected_mean_error, plain_number
 from fdn.runs import extras, results
 from fdn.typesetting import pipe_table
 
@@ -40,8 +40,9 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     lines += _inside(numbers, score)
     lines += [
         "",
-        "Mean squared error inside the training band, median over seeds: of a single draw / of the predictive mean "
-        "(corrected for Var / K). Real sets in units of the target's variance over the training rows.",
+        "Mean squared error inside the training band, median over seeds: of a single draw / of the predictive mean, "
+        "corrected for Var / K, with its 5 to 95 % band (one that reaches 0 is below what the draws resolve; where bands "
+        "overlap, nothing is ranked). Real sets in units of the target's variance over the training rows.",
         "",
     ]
     lines += _errors(metrics, protocol)
@@ -69,7 +70,7 @@ def _errors(metrics: pd.DataFrame, protocol: str) -> list[str]:
         runs = [published.rows_of(metrics, dataset=d, model=model, protocol=protocol) for d in published.DATASETS]
         cells = [plain_number(run["mse_id"].median()) for run in runs]
         if model != BASELINE:
-            means = [plain_number(corrected_mean_error(run, "id").median()) for run in runs]
+            means = [band_text(*band(corrected_mean_error(run, "id"))) for run in runs]
             cells = [f"{one} / {mean}" for one, mean in zip(cells, means)]
         rows.append((model, *cells))
     return _table(("model", *published.DATASETS), rows)
@@ -102,7 +103,7 @@ def summary_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     ]
     if (judged := paths.CLAIMS / "claims.csv").exists():
         found = pd.read_csv(judged, keep_default_na=False).itertuples()
-        lines[0] += f" Of the paper's sentences {claims.summary(found)} ([data/claims](data/claims/README.md))."
+        lines[0] += f" The paper's sentences: {claims.summary(found)} ([data/claims](data/claims/README.md))."
     lines += [
         "",
         "Squared error of the predictive mean inside the training range, median over seeds; TrainingMean predicts the "
