@@ -249,8 +249,8 @@ def region_table(
     """Errors and scores inside and outside the training band, against predicting the training mean.
 
     One row per model of ``models`` and region; columns MSE_i of one draw, squared error of the predictive mean
-    (corrected for Var / K), Var_i, CRPS_i, NLL_i, and the coverage and width of the draws' central 90 % intervals, averaged over
-    the region: median and [min, max] over seeds.
+    (corrected for Var / K), Var_i, CRPS_i, NLL_i, and the coverage and width of the draws' central 90 % intervals,
+    averaged over the region: median and [min, max] over seeds.
     Source: ours, with the metrics of Appendix H.
     """
     runs = _runs(metrics, dataset, protocol)

@@ -41,8 +41,8 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     lines += [
         "",
         "Mean squared error inside the training band, median over seeds: of a single draw / of the predictive mean, "
-        "corrected for Var / K, with its 5 to 95 % band (one that reaches 0 is below what the draws resolve; where bands "
-        "overlap, nothing is ranked). Real sets in units of the target's variance over the training rows.",
+        "corrected for Var / K, with its 5 to 95 % band (one that reaches 0 is below what the draws resolve; where "
+        "bands overlap, nothing is ranked). Real sets in units of the target's variance over the training rows.",
         "",
     ]
     lines += _errors(metrics, protocol)
