@@ -40,6 +40,11 @@ class FigureKind:
     needs: Literal["points", "runs", "bands"] = "points"
     for_toy: bool = True
 
+    @property
+    def needs_points(self) -> bool:
+        """Whether it shows the test points of one seed."""
+        return self.needs == "points"
+
     def is_for(self, given: DatasetResults) -> bool:
         """Whether a data set has what this figure needs."""
         has = {"points": bool(given.points), "runs": True, "bands": given.bands is not None}[self.needs]
