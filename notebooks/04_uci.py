@@ -34,7 +34,7 @@
 
 # %%
 # %matplotlib inline
-# %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
+# %config InlineBackend.print_figure_kwargs = {"bbox_inches": None, "dpi": 110}
 from IPython.display import Markdown, display
 
 from fdn import data

@@ -21,7 +21,7 @@ from fdn.report.figures.drawing import BAND, fit_scale, in_region, on_log_axes, 
 from fdn.report.figures.one_seed import risk_coverage_axes
 from fdn.report.findings import DatasetResults
 
-POINTS = 1500  # of a model in a panel: more make a solid blob
+POINTS = 1000  # of a model in a panel: more make a solid blob
 
 
 def _grid(studies: Sequence[DatasetResults], columns: int = 1, height: float = 2.1) -> tuple[Figure, np.ndarray]:
@@ -35,7 +35,7 @@ def _name_rows(fig: Figure, axes: np.ndarray, studies: Sequence[DatasetResults])
         row[0].set_ylabel(f"{study.dataset}, seed {study.seed}\n{row[0].get_ylabel()}".strip())
     models = [m for m in MODELS if any(m in study.points for study in studies)]
     keys = [Line2D([], [], linestyle="", marker="o", color=MODELS[m].style[0]) for m in models]
-    fig.legend(keys, models, loc="outside lower center", ncols=6, handletextpad=0)
+    fig.legend(keys, models, loc="outside upper center", ncols=6, handletextpad=0)
 
 
 def _scatter(ax: Axes, study: DatasetResults, x: str, y: str, region: str | None = None) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def deltas(studies: Sequence[DatasetResults]) -> Figure:
             ax.bar(at, run.loc[models, column], width=0.25, color=colours)
         ax.set_yscale("symlog", linthresh=0.1)
         ax.axhline(0, color="black", linewidth=0.7)
-        ax.set_xticks(range(len(models)), models)
+        ax.set_xticks(range(len(models)), models, fontsize=7)
         ax.set_ylabel(f"{study.dataset}, seed {study.seed}\nOOD − ID")
         ax.grid(axis="x", visible=False)
     fig.supxlabel("per model, from dark to light: " + ", ".join(columns.values()), fontsize=8)
