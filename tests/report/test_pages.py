@@ -113,10 +113,12 @@ def test_the_readme_s_verdict_is_what_the_committed_results_say(medians):
             assert high.at[name, model] > low.at[name, "DeepEnsembleNet"], "on none more accurate"
             assert row["best_epoch"] < PUBLISHED.warmup, "kept inside the warm-up"
             assert spread.max()[model] > 3 * abs(spread.min()[model]), "several-fold between seeds"
-    for words in ("on every task and more than dropout, ensembles and BayesNet", "90 % bands cover the targets",
-                  "wider than the targets' own spread", "a draw is worse than predicting the training mean",
-                  "dropout's on all tasks but the quadratic", "more accurate than the ensemble's on none", "inside the warm-up of beta",
-                  "they differ several-fold"):  # fmt: skip
+    for words in (
+        "on every task and more than dropout, ensembles and BayesNet", "90 % bands cover the targets",
+        "wider than the targets' own spread", "a draw is worse than predicting the training mean",
+        "dropout's on all tasks but the quadratic", "more accurate than the ensemble's on none",
+        "inside the warm-up of beta", "they differ several-fold",
+    ):  # fmt: skip
         assert words in text
     too_narrow = median["coverage_90_ood"].unstack("model")[["MLPDropoutNet", "DeepEnsembleNet"]] < 0.9
     assert too_narrow.mean().gt(0.5).all() and "those of dropout and ensembles usually are" in text
