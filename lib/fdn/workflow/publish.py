@@ -17,8 +17,9 @@ from fdn.report.console import shown_path as show
 from fdn.report.figures import write_figures
 from fdn.report.pages import extras as page_of_extras
 from fdn.report.pages import readme
+from fdn.report.pages import seeds as page_of_seeds
 from fdn.report.pages.comparison import write_comparison
-from fdn.runs import extras, results
+from fdn.runs import bands, extras, results
 from fdn.runs.experiment import datasets_of
 from fdn.workflow import notebooks
 
@@ -60,6 +61,8 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     write_comparison(paths.COMPARISON, metrics, PUBLISHED.label)
     if (paths.EXTRAS / "metrics.parquet").exists():
         page_of_extras.update()
+    if bands.load(committed) is not None:  # which `fdn seeds` makes
+        page_of_seeds.write()
     claims.write()
     readme.update()
     for path in pairs:
