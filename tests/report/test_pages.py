@@ -6,10 +6,13 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import mannwhitneyu
 
+import fdn
 from fdn import paths
 from fdn.errors import UserError
 from fdn.metrics import spearman
@@ -78,6 +81,28 @@ def test_commands_of_the_pages_for_readers_exist(page):
     from fdn.cli import COMMANDS
 
     assert set(re.findall(r"(?<!from )(?<!import )\bfdn ([a-z]+) ", text)) <= set(COMMANDS)
+
+
+def code_of(page: str) -> str:
+    (block,) = re.findall(r"```python\n(.*?)```", (paths.ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    return block
+
+
+def test_the_code_of_the_pages_for_readers_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(fdn, "PUBLISHED", dataclasses.replace(PUBLISHED, epochs=2, eval_draws=3), raising=False)
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    pd.DataFrame(rng.normal(size=(60, 3)), columns=["temperature", "x", "y"]).to_csv("mine.csv", index=False)
+    for page in ("README.md", "docs/own_data.md"):
+        found = {}
+        exec(code_of(page), found)
+        prediction = found["prediction"]
+        assert prediction.draws.shape[0] == 3 and prediction.mean.shape == prediction.epistemic.shape
+    K, B, P, h = 4, 5, 2 * (3 + 1), 6
+    found = {"K": K, "a": torch.randn(K, B, 3), "z": torch.rand(B, h), "weight": torch.randn(2 * P, h),
+             "bias": torch.randn(2 * P)}  # fmt: skip
+    exec(code_of("docs/op.md"), found)
+    assert found["y"].shape == (K, B, 2) and found["kl"].shape == (1, B)
 
 
 def test_every_page_of_docs_is_on_its_index_and_within_reach_of_the_readme():
