@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
 import pytest
 from test_findings import points, runs
 
-from fdn import data
+from fdn import data, paths
 from fdn.errors import UserError
-from fdn.models import BASELINE, PAPER_MODELS
+from fdn.models import BASELINE, MODEL_NAMES, PAPER_MODELS
 from fdn.protocol import PUBLISHED
 from fdn.report import chapter, tables
 from fdn.report.claims.statements import CLAIMS
@@ -28,7 +29,7 @@ def order(text, models):
 
 
 def book(metrics, models=PAPER_MODELS, names=("step",), absent=()):
-    return chapter.Chapter(list(names), list(models), PUBLISHED, data.__file__, metrics, metrics, list(absent))
+    return chapter.Chapter(list(names), list(models), PUBLISHED, paths.ROOT, metrics, metrics, list(absent))
 
 
 def test_bands_are_measured_by_the_targets_they_hold_and_by_the_targets_own_spread():
@@ -44,7 +45,8 @@ def test_bands_are_measured_by_the_targets_they_hold_and_by_the_targets_own_spre
 def test_models_on_the_line_are_those_whose_mse_is_mostly_var():
     text = chapter.of_scatter(study(IC_FDNet=points([0.1] * 4, [1.0] * 4), BayesNet=points([2.0] * 4, [1, 1, 1, 1])))
     on, off = text.split(";")
-    assert "IC-FDNet (99%)" in on and "BayesNet (20%)" in off
+    assert "IC-FDNet (99%)" in on and "by definition" in on and "BayesNet (20%)" in off
+    assert "for none; less for BayesNet" in chapter.of_scatter(study(BayesNet=points([2.0] * 4, [1.0] * 4)))
 
 
 def test_the_variance_is_held_against_the_error_of_the_mean():
@@ -86,6 +88,17 @@ def test_each_of_the_claims_that_matter_is_one_of_the_paper_s():
     metrics = runs(seeds=range(2))
     table = chapter.claims_that_matter(book(metrics, names=("step", "diabetes")))
     assert any("strong triage" in row[0] for row in table.rows) and {row[2] for row in table.rows} == {"step"}
+
+
+def test_all_committed_runs_are_not_judged_again_and_say_the_same(monkeypatch):
+    chosen = "sine", "energy"
+    asked = (",".join(chosen), ",".join(MODEL_NAMES), "", "published", 0, False, "")
+    whole = chapter.open_chapter("data set", data.NAMES, asked[0], f"{BASELINE},{asked[1]}", *asked[2:])
+    assert whole.all_committed
+    monkeypatch.setattr(chapter, "THAT_MATTER", ("and exhibits strong calibration", "Deep ensembles show smaller"))
+    read = chapter.claims_that_matter(whole)
+    judged = chapter.claims_that_matter(dataclasses.replace(whole, folder=paths.ROOT))
+    assert read == judged and [row[2] for row in read.rows] == ["sine\nenergy", "sine"]
 
 
 def asked(tmp_path, **changes):

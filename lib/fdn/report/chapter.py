@@ -6,25 +6,27 @@ Sentences are made from the numbers, so that they stay true whatever was run; ea
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pandas as pd
 
 from fdn import metrics as measures
+from fdn import paths
 from fdn.arguments import parse_names, parse_protocol, parse_seeds, seed_ranges
 from fdn.errors import UserError
 from fdn.models import BASELINE, FDN_MODELS, MODEL_NAMES, STOCHASTIC_MODELS
-from fdn.protocol import Protocol
+from fdn.protocol import PUBLISHED, Protocol
 from fdn.report import findings
-from fdn.report.claims.judging import judge, published_frame, seed_frames
+from fdn.report.claims.judging import Finding, judge, published_frame, seed_frames
 from fdn.report.claims.statements import CLAIMS
 from fdn.report.findings import DatasetResults, listing
-from fdn.report.published import rows_of
+from fdn.report.published import DATASETS, rows_of
 from fdn.report.tables import DASH, band, corrected_mean_error, plain_number
 from fdn.runs import experiment
 from fdn.typesetting import Table, literal
 
+MOST = 0.8
 FIRST_SEEDS = "0:5"  # trained where none were asked for
 THAT_MATTER = (  # beginnings of the ten statements that the notebooks show; the page of claims has all
     "FDN is ID-competitive",
@@ -56,6 +58,12 @@ class Chapter:
     def label(self) -> str:
         """Of the protocol."""
         return self.settings.label
+
+    @property
+    def all_committed(self) -> bool:
+        """Whether these are all committed runs behind the published numbers."""
+        complete = len(self.metrics) == len(self.everything) and self.label == PUBLISHED.label
+        return complete and self.folder.resolve() == paths.COMMITTED_RESULTS.resolve()
 
     def studies(self) -> list[DatasetResults]:
         """Of each data set that has something to draw, the runs and the points of the seed that figures show."""
@@ -129,14 +137,13 @@ def of_uncertainty(study: DatasetResults) -> str:
 def of_scatter(study: DatasetResults) -> str:
     """Why points lie on the line MSE = Var: the share of Var in MSE."""
     shares = {model: frame["var"].sum() / frame["mse"].sum() for model, frame in study.points.items()}
-    near = [f"{model} ({share:.0%})" for model, share in shares.items() if share >= 0.8]
-    far = [f"{model} ({share:.0%})" for model, share in shares.items() if share < 0.8]
-    words = f"- **{literal(study.dataset)}**: "
-    words += (
-        f"Var is most of the MSE, so that points lie on the line by definition, for {listing(near)}" if near else ""
+    near = [f"{model} ({share:.0%})" for model, share in shares.items() if share >= MOST]
+    far = [f"{model} ({share:.0%})" for model, share in shares.items() if share < MOST]
+    words = (
+        f"- **{literal(study.dataset)}**, share of Var in the MSE: at least {MOST:.0%} for {listing(near) or 'none'}"
     )
-    words += "; " if near and far else ""
-    return words + (f"it is less for {listing(far)}, whose points say something" if far else "") + "."
+    words += ", whose points lie on the line by definition" if near else ""
+    return f"{words}; less for {listing(far)}." if far else f"{words}."
 
 
 def of_bias(study: DatasetResults) -> str:
@@ -198,17 +205,11 @@ def conclusion(chapter: Chapter, dataset: str) -> str:
 
 def claims_that_matter(chapter: Chapter) -> Table:
     """The statements of :data:`THAT_MATTER` about these data sets: a row each, with a line for every data set."""
-    names = [name for name in chapter.names if any(name in claim.datasets for claim in CLAIMS)]
-    ours = {name: list(seed_frames(chapter.metrics, name, chapter.label).values()) for name in names}
     rows = []
-    for claim in CLAIMS:
-        about = [name for name in claim.datasets if name in names]
-        if about and not claim.across and claim.words.startswith(THAT_MATTER):
-            found = [judge(claim, name, published_frame(name), ours[name]) for name in about]
-            rows.append((
-                f"“{claim.words}”", claim.criterion, "\n".join(about), "\n".join(f.published for f in found),
-                "\n".join(f.numbers or DASH for f in found), "\n".join(f.conclusion for f in found),
-            ))  # fmt: skip
+    for (words, criterion), found in _findings(chapter).groupby(["words", "criterion"], sort=False):
+        columns = found[["dataset", "published", "numbers", "conclusion"]].replace({"numbers": {"": DASH}})
+        about, *rest = ("\n".join(columns[column]) for column in columns)
+        rows.append((f"“{words}”", criterion, about, *rest))
     return Table(
         name="claims_that_matter",
         title="The claims that matter most",
@@ -219,3 +220,21 @@ def claims_that_matter(chapter: Chapter) -> Table:
         align="llllll",
         notes=(f"{DASH}: not printed, or not computed.",) if any(DASH in "".join(row) for row in rows) else (),
     )  # fmt: skip
+
+
+def _findings(chapter: Chapter) -> pd.DataFrame:
+    """A row for each of these statements and data sets; those of all committed runs are not judged again."""
+    names = [name for name in chapter.names if name in DATASETS]
+    file = paths.CLAIMS / "claims.csv"
+    if chapter.all_committed and file.exists():
+        found = pd.read_csv(file, keep_default_na=False)
+        return found[found["dataset"].isin(names) & found["words"].str.startswith(THAT_MATTER)]
+    ours = {name: list(seed_frames(chapter.metrics, name, chapter.label).values()) for name in names}
+    found = [
+        judge(claim, name, published_frame(name), ours[name])
+        for claim in CLAIMS
+        if not claim.across and claim.words.startswith(THAT_MATTER)
+        for name in claim.datasets
+        if name in names
+    ]
+    return pd.DataFrame(found, columns=[field.name for field in fields(Finding)])
