@@ -32,7 +32,7 @@ from IPython.display import Markdown, display
 from fdn import data
 from fdn.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
 from fdn.protocol import PROTOCOLS
-from fdn.report import console, figures, findings, published, tables
+from fdn.report import chapter, console, figures, findings, published, tables
 from fdn.report.comparison import miss_list, score_table, uniformity_table
 from fdn.report.figures import grids
 from fdn.runs import experiment
@@ -75,6 +75,7 @@ for name, part in runs.groupby("dataset", sort=False):
 # %%
 comparison = published.compare(metrics, protocol)
 show(score_table(comparison), uniformity_table(metrics, protocol))
+show(chapter.of_score(comparison))
 
 # %% [markdown]
 # ## 5.2 What is not reached
@@ -91,7 +92,7 @@ show(miss_list(comparison))
 
 # %%
 for name in names:
-    show(tables.result_table(metrics, name, protocol))
+    show(tables.result_table(metrics, name, protocol), findings.score_of(metrics, name, protocol))
 
 # %% [markdown]
 # Errors inside and outside the band, which the paper does not print, are in notebooks 3 and 4.
@@ -106,7 +107,7 @@ for name in names:
 for name in names:
     present = list(dict.fromkeys([protocol, *PROTOCOLS]))
     present = [p for p in present if len(published.rows_of(metrics, dataset=name, protocol=p))]
-    show(findings.protocol_table(metrics, name, present))
+    show(findings.protocol_table(metrics, name, present), chapter.of_protocols(metrics, name, present))
 
 # %% [markdown]
 # ## 5.5 Settings, models and data

@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_findings import points, runs
 
@@ -13,7 +14,7 @@ from fdn import data, paths
 from fdn.errors import UserError
 from fdn.models import BASELINE, MODEL_NAMES, PAPER_MODELS
 from fdn.protocol import PUBLISHED
-from fdn.report import chapter, tables
+from fdn.report import chapter, published, tables
 from fdn.report.claims.statements import CLAIMS
 from fdn.report.findings import DatasetResults
 from fdn.runs import results
@@ -141,3 +142,18 @@ def test_numbers_of_a_sentence_are_those_of_the_points():
     text = chapter.of_risk(study(BayesNet=frame))
     areas = [float(x) for x in re.findall(r"BayesNet (\d\.\d+)", text)]
     assert areas == pytest.approx([np.trapezoid(np.cumsum([1, 1, 4, 4]) / [1, 2, 3, 4], dx=0.25)], abs=1e-3)
+
+
+def test_the_score_names_the_model_that_is_reached_least(monkeypatch):
+    rows = [{"dataset": "step", "model": model, "metric": "aurc", "n_seeds": 3, "verdict": verdict}
+            for model, verdict in (("BayesNet", published.OUTSIDE), ("LP-FDNet", published.RANGE))]  # fmt: skip
+    text = chapter.of_score(pd.DataFrame(rows))
+    assert "1 of 2 lie within" in text and "1 would by chance" in text and "lowest for BayesNet (0%)" in text
+
+
+def test_protocols_are_compared_in_the_order_given():
+    metrics = pd.concat([runs(models=["LP-FDNet"], best_epoch=40, mse_id=4.0),
+                         runs(models=["LP-FDNet"], protocol="as_written", best_epoch=8, mse_id=1.5)])  # fmt: skip
+    text = chapter.of_protocols(metrics, "step", ["published", "as_written"])
+    assert "LP-FDNet is kept at epoch 40 to 8, its ID MSE goes from 4.000 to 1.500" in text
+    assert "alone" in chapter.of_protocols(metrics, "step", ["published"])

@@ -5,7 +5,7 @@ Sentences are made from the numbers, so that they stay true whatever was run; ea
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fdn.arguments import parse_names, parse_protocol, parse_seeds, seed_ranges
 from fdn.errors import UserError
 from fdn.models import BASELINE, FDN_MODELS, MODEL_NAMES, STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED, Protocol
-from fdn.report import findings
+from fdn.report import findings, published
 from fdn.report.claims.judging import Finding, judge, published_frame, seed_frames
 from fdn.report.claims.statements import CLAIMS
 from fdn.report.findings import DatasetResults, listing
@@ -180,6 +180,36 @@ def of_deltas(study: DatasetResults) -> str:
         f"{row.Index} {plain_number(row.delta_var)} of {plain_number(row.delta_mse)}" for row in order.itertuples()
     ]
     return f"- **{literal(study.dataset)}**, median ΔVar of ΔMSE, from the largest: {', '.join(parts)}."
+
+
+def of_score(comparison: pd.DataFrame) -> str:
+    """How many published numbers are reached, and where the share is lowest."""
+    score = published.score(comparison).set_index(["by", "name"])
+    total = score.loc[("total", "total")]
+    if not total["n"]:
+        return "- None of the published numbers can be compared."
+    models = score.loc["model"]
+    models = models[models["n"] > 0]
+    share = models["minmax"] / models["n"]
+    return (
+        f"- {total['minmax']:.0f} of {total['n']:.0f} lie within the range of our seeds, where "
+        f"{total['expected_minmax'] * total['n']:.0f} would by chance. The share is lowest for {share.idxmin()} "
+        f"({share.min():.0%})."
+    )
+
+
+def of_protocols(metrics: pd.DataFrame, dataset: str, protocols: Sequence[str]) -> str:
+    """What becomes of the FDNs' kept epoch and of the error of a draw from the first protocol to the others."""
+    parts = []
+    for model in FDN_MODELS:
+        runs = [rows_of(metrics, dataset=dataset, model=model, protocol=protocol) for protocol in protocols]
+        if len(runs) > 1 and all(len(run) for run in runs):
+            epochs = " to ".join(f"{run['best_epoch'].median():.0f}" for run in runs)
+            errors = " to ".join(plain_number(run["mse_id"].median()) for run in runs)
+            parts.append(f"{model} is kept at epoch {epochs}, its ID MSE goes from {errors}")
+    if not parts:
+        return f"- **{literal(dataset)}**: one protocol alone is there."
+    return f"- **{literal(dataset)}**, from `{'` to `'.join(protocols)}`: {'; '.join(parts)}."
 
 
 def conclusion(chapter: Chapter, dataset: str) -> str:
