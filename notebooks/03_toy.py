@@ -45,7 +45,7 @@ from fdn.runs import experiment
 
 def show(*texts):
     """Tables and sentences, typeset."""
-    display(Markdown("\n\n".join(t if isinstance(t, str) else t.to_markdown() for t in texts)))
+    display(Markdown("\n\n".join(t if isinstance(t, str) else t.to_markdown() for t in texts if t)))
 
 
 def draw(figure, has=lambda study: True):
@@ -122,7 +122,8 @@ show(book.base())
 draw(figures.checkpoint, has_bands)
 
 # %%
-show(checkpoints.kept_table(metrics, names), checkpoints.kept_sentence(metrics, names))
+if label == "published":
+    show(checkpoints.kept_table(metrics, names), checkpoints.kept_sentence(metrics, names))
 
 # %% [markdown]
 # What if the last epoch were kept instead, or β held at the value where the best one was found? Extra runs, same seeds
@@ -132,7 +133,8 @@ show(checkpoints.kept_table(metrics, names), checkpoints.kept_sentence(metrics, 
 for name in names:
     if checkpoints.last_table(metrics, name).rows:
         show(checkpoints.last_table(metrics, name))
-show(checkpoints.last_sentence(metrics, names))
+if checkpoints.last_sentence(metrics, names):
+    show(checkpoints.last_sentence(metrics, names))
 
 # %% [markdown]
 # ## 3.4 Published beside reproduced
@@ -146,7 +148,8 @@ for name in names:
     show(tables.result_table(metrics, name, label, book.models))
 
 # %%
-show(*(findings.score_of(metrics, name, label) for name in names))
+if label == "published":
+    show(*(findings.score_of(metrics, name, label) for name in names))
 show("How far single runs are from each other:")
 show(*(findings.spread_over_seeds(metrics, name, label) for name in names))
 

@@ -46,7 +46,7 @@ from fdn.runs import experiment
 
 def show(*texts):
     """Tables and sentences, typeset."""
-    display(Markdown("\n\n".join(t if isinstance(t, str) else t.to_markdown() for t in texts)))
+    display(Markdown("\n\n".join(t if isinstance(t, str) else t.to_markdown() for t in texts if t)))
 
 
 def draw(figure, has=lambda study: True):
@@ -117,7 +117,8 @@ show(tables.split_table(here), book.base())
 draw(figures.checkpoint, has_bands)
 
 # %%
-show(checkpoints.kept_table(metrics, names), checkpoints.kept_sentence(metrics, names))
+if label == "published":
+    show(checkpoints.kept_table(metrics, names), checkpoints.kept_sentence(metrics, names))
 
 # %% [markdown]
 # What if the last epoch were kept instead, or β held at the value where the best one was found? Extra runs, same seeds
@@ -127,7 +128,8 @@ show(checkpoints.kept_table(metrics, names), checkpoints.kept_sentence(metrics, 
 for name in names:
     if checkpoints.last_table(metrics, name).rows:
         show(checkpoints.last_table(metrics, name))
-show(checkpoints.last_sentence(metrics, names))
+if checkpoints.last_sentence(metrics, names):
+    show(checkpoints.last_sentence(metrics, names))
 
 # %% [markdown]
 # ## 4.4 Published beside reproduced
@@ -140,7 +142,8 @@ for name in names:
     show(tables.result_table(metrics, name, label, book.models))
 
 # %%
-show(*(findings.score_of(metrics, name, label) for name in names))
+if label == "published":
+    show(*(findings.score_of(metrics, name, label) for name in names))
 show("How far single runs are from each other:")
 show(*(findings.spread_over_seeds(metrics, name, label) for name in names))
 

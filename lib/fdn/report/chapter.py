@@ -243,7 +243,8 @@ def claims_that_matter(chapter: Chapter) -> Table:
     return Table(
         name="claims_that_matter",
         title="The claims that matter most",
-        caption="The words are the paper's, the criteria ours: put to the published table and to every seed of ours."
+        caption="The words are the paper's, the criteria ours: put to the published table and to every seed of ours, "
+        f"protocol `{chapter.label}`."
         if rows else "None: these are not data sets of the paper.",
         columns=("The paper's words", "Our criterion", "Data set", "Published table", "Ours", "Conclusion"),
         rows=tuple(rows),

@@ -244,7 +244,7 @@ def corrected_mean_error(run: pd.DataFrame, region: str) -> pd.Series:
 
 
 def region_table(
-    metrics: pd.DataFrame, dataset: str, protocol: str = "published", models: Sequence[str] = MODEL_NAMES
+    metrics: pd.DataFrame, dataset: str, protocol: str = "published", models: Sequence[str] = (BASELINE, *MODEL_NAMES)
 ) -> Table:
     """Errors and scores inside and outside the training band, against predicting the training mean.
 
@@ -254,7 +254,8 @@ def region_table(
     Source: ours, with the metrics of Appendix H.
     """
     runs = _runs(metrics, dataset, protocol)
-    models = [BASELINE, *(m for m in MODEL_NAMES if m in models and (m in runs or m in PAPER_MODELS))]
+    always = (BASELINE, *PAPER_MODELS)
+    models = [m for m in (BASELINE, *MODEL_NAMES) if m in models and (m in runs or m in always)]
     rows = []
     for model in models:
         for region in ("id", "ood"):
