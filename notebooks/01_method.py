@@ -120,7 +120,8 @@ epochs = {"MLPNet": 60, "DeepEnsembleNet": PUBLISHED.epochs, "LP-FDNet": PUBLISH
 protocols = {model: replace(PUBLISHED, epochs=n) for model, n in epochs.items()}
 fits = {model: fit(model_spec(model, 1, p), task, p, seeds=[seed]) for model, p in protocols.items()}
 points = {model: points_of(trained) for model, trained in fits.items()}
-study = figures.DatasetResults(name, "published", pd.DataFrame(), seed, points, true_function=task.true_function)
+no_runs = pd.DataFrame(columns=["model", "seed"])
+study = figures.DatasetResults(name, "published", no_runs, seed, points, true_function=task.true_function)
 opening = figures.uncertainty(study)
 if out:
     figures.save(opening, Path(out) / f"{name}_opening")
