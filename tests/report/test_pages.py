@@ -149,6 +149,21 @@ def test_the_readme_s_verdict_is_what_the_committed_results_say(medians):
     assert too_narrow.mean().gt(0.5).all() and "those of dropout and ensembles usually are" in text
 
 
+def test_what_a_reader_should_know_is_what_the_committed_results_say(medians):
+    text = re.sub(r"\s+", " ", (paths.ROOT / "docs" / "score.md").read_text(encoding="utf-8"))
+    assert "two to sixteen times that of predicting the training mean (more on the quadratic)" in text
+    metrics, median = medians
+    draw = median["mse_id"].unstack()
+    ratio = draw[[*FDN_MODELS, "GaussHyperNet"]].div(draw[BASELINE], axis=0)
+    assert ratio.drop("quad").round().ge(2).all(axis=None) and ratio.drop("quad").round().le(16).all(axis=None)
+    assert (ratio.loc["quad"] > 16).all()
+    low = metrics.groupby(["dataset", "model"])["mean_id"].quantile(0.05).unstack()
+    assert (low[list(FDN_MODELS)].lt(draw[BASELINE], axis=0)).all(axis=None), "beats the training mean or is about even"
+    step = metrics[(metrics["dataset"] == "step") & (metrics["model"] != BASELINE)].groupby("model")["delta_var"]
+    spread = step.max() / step.min().clip(lower=1e-9)
+    assert (spread["LP-FDNet"] > 10 * spread[["MLPDropoutNet", "BayesNet"]]).all()
+
+
 def width_of_targets(name: str) -> float:
     """Of the central 90 % of a normal with the variance of the training targets, which TrainingMean's error is."""
     level = results.load_metrics(paths.COMMITTED_RESULTS).query("model == @BASELINE and dataset == @name")["mse_id"]
