@@ -12,7 +12,7 @@ from fdn.errors import UserError
 from fdn.models import PAPER_MODELS
 from fdn.paths import PUBLISHED_TABLES
 from fdn.report import published
-from fdn.report.comparison import miss_table, score_table
+from fdn.report.comparison import miss_list, miss_table, score_table
 from fdn.report.pages.comparison import write_comparison
 
 
@@ -337,6 +337,17 @@ def test_misses_are_measured_from_the_seeds_range():
     assert row[3:6] == ("71.82", "20.00", "[10.00, 30.00]")
     assert row[6] == "41.81 above the largest of 3 seeds, 2.1 times the seeds' range"
     assert str(len(table.rows)) in table.title
+
+
+def test_the_list_of_misses_has_a_line_for_each_reason(monkeypatch):
+    found = published.compare(seeds("step", "BayesNet", slope_b=[10.0, 20.0, 30.0], aurc=[100.0, 200.0, 300.0]))
+    missed = found[found["verdict"] == published.OUTSIDE]
+    why = missed[["dataset", "model", "metric"]].assign(reason=["bent"] + ["far"] * (len(missed) - 1))
+    monkeypatch.setattr(published, "load_reasons", lambda: why)
+    lines = miss_list(found).splitlines()
+    assert len(lines) == 2 and sum(line.count("; ours [") for line in lines) == len(missed)
+    assert any("71.82; ours [10.00, 30.00]" in line for line in lines)
+    assert miss_list(found.assign(verdict=published.CENTRAL)).startswith("Every compared number")
 
 
 def test_the_score_table_ends_with_the_total():

@@ -35,7 +35,9 @@ def project(tmp_path, monkeypatch):
     for name in ("03_toy", "04_uci"):
         write_pair(root / "notebooks", name, TRAINING)
     write_pair(root / "notebooks", study.OVERVIEW, OVERVIEW)
-    (root / "README.md").write_text(f"# A title\n\n{readme.BEGIN}\n{readme.END}\n", encoding="utf-8")
+    for page in (root / "README.md", root / "docs" / "results.md"):
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(f"# A title\n\n{readme.BEGIN}\n{readme.END}\n", encoding="utf-8")
     return root
 
 

@@ -111,6 +111,21 @@ def misses(comparison: pd.DataFrame) -> pd.DataFrame:
     return comparison[comparison["verdict"] == published.OUTSIDE]
 
 
+def miss_list(comparison: pd.DataFrame) -> str:
+    """The numbers outside the seeds' range, a Markdown line for each reason."""
+    explained = published.with_reasons(misses(comparison), published.load_reasons())
+    if explained.empty:
+        return "Every compared number lies inside the range of the seeds."
+    lines = []
+    for reason, group in explained.groupby(explained["reason"].replace("", "no reason given"), sort=False):
+        numbers = ", ".join(
+            f"{row.dataset} {row.model} {row.metric} ({row.printed}; ours {_interval(row.min, row.max)})"
+            for row in group.itertuples()
+        )
+        lines.append(f"- {reason}: {numbers}")
+    return "\n".join(lines)
+
+
 def miss_table(comparison: pd.DataFrame) -> Table:
     """The numbers outside the seeds' range, how far outside they lie, and why."""
     explained = published.with_reasons(misses(comparison), published.load_reasons())

@@ -104,23 +104,25 @@ def dataset_results(
     """The runs of a data set by those ``models`` that are stochastic, and their points for one seed.
 
     That is the representative seed of all in the folder. Where the paper's rule has no answer, since one of
-    the FDNs is missing, the first seed with points stands in, and ``remark`` says so.
+    the FDNs is missing, or the answer has no points, the first seed with points stands in, and ``remark`` says so.
     """
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     drawn = [model for model in STOCHASTIC_MODELS if model in models]
     runs = here[here["model"].isin(drawn)].reset_index(drop=True)
     try:
-        seeds = [published.representative_seed(metrics, dataset, protocol)]
-        remark = f"figures of one seed show seed {{}}, the representative one of {here['seed'].nunique()}"
+        chosen = published.representative_seed(metrics, dataset, protocol)
+        why = f"the representative seed, {chosen}, was kept without its points"
     except UserError:
-        seeds = sorted(runs["seed"].unique())
-        remark = "there is no representative seed without both FDNs; figures show seed {}"
-    for seed in map(int, seeds):
+        chosen, why = None, "there is no representative seed without both FDNs"
+    others = sorted(map(int, runs["seed"].unique()))
+    for seed in others if chosen is None else [chosen, *others]:
         cells = {model: (folder, dataset, model, protocol, seed) for model in drawn}
         points = {m: results.load_points(*cell) for m, cell in cells.items() if results.has_points(*cell)}
         if points:
-            said, found = f"{dataset}: {remark.format(seed)}.", bands.of(folder, dataset, protocol)
-            return DatasetResults(dataset, protocol, runs, seed, points, said, bands=found)
+            remark = f"figures of one seed show seed {seed}, the representative one of {here['seed'].nunique()}"
+            remark = remark if seed == chosen else f"{why}; figures show seed {seed}"
+            found = bands.of(folder, dataset, protocol)
+            return DatasetResults(dataset, protocol, runs, seed, points, f"{dataset}: {remark}.", bands=found)
     remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
     return DatasetResults(dataset, protocol, runs, None, {}, remark)
 

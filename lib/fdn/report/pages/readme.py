@@ -1,4 +1,4 @@
-"""The README's results: every number in it is written here, from the committed results."""
+"""The results of the README and of docs/results.md: every number in them is written here, from committed results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fdn import paths
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS
 from fdn.report import claims, comparison, published
-from fdn.report.tables import band, band_text, corrected_mean_error, plain_number
+from fdn.report.tables import DASH, band, band_text, corrected_mean_error, plain_number
 from fdn.runs import extras, results
 from fdn.typesetting import pipe_table
 
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- results: written by `make publish` -->", "<!-- end of results
 
 
 def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
-    """The score of the published numbers and the errors inside the training band, as Markdown."""
+    """The score of the published numbers and the errors inside the training band, as Markdown: docs/results.md."""
     numbers = published.compare(metrics, protocol)
     score = published.score(numbers).set_index(["by", "name"])
     total = score.loc[("total", "total")]
@@ -80,18 +80,61 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return pipe_table(columns, rows, "|---|" + "--:|" * (len(columns) - 1))
 
 
-def update(readme: Path | None = None, folder: Path | None = None) -> None:
-    """Write the results block of the README anew from a results folder (default: the committed one).
+def summary_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
+    """The README's results as Markdown: the score, the sentences judged, and one table, of all committed seeds."""
+    runs = published.rows_of(metrics, protocol=protocol)
+    numbers = published.compare(metrics, protocol)
+    score = published.score(numbers).set_index(["by", "name"])
+    total = score.loc[("total", "total")]
+    compared, inside = int(total["n"]), int(total["minmax"])
+    rows = []
+    for model in (BASELINE, *PAPER_MODELS):
+        cells = []
+        for dataset in published.DATASETS:
+            run = published.rows_of(runs, dataset=dataset, model=model)
+            cells.append(plain_number(corrected_mean_error(run, "id").median()) if len(run) else DASH)
+        reached = DASH
+        if model != BASELINE:
+            reached = "{} / {}".format(*score.loc[("model", model), ["minmax", "n"]].astype(int))
+        rows.append((model, *cells, reached))
+    lines = [
+        f"**{inside} of {compared} published numbers lie in the range of our seeds** (by chance "
+        f"{total['expected_minmax'] * compared:.0f} would; seeds: {comparison.seed_counts(numbers)}).",
+    ]
+    if (judged := paths.CLAIMS / "claims.csv").exists():
+        found = pd.read_csv(judged, keep_default_na=False).itertuples()
+        lines[0] += f" The paper's sentences: {claims.summary(found)} ([data/claims](data/claims/README.md))."
+    lines += [
+        "",
+        "Squared error of the predictive mean inside the training range, median over seeds; TrainingMean predicts the "
+        "mean of the training targets:",
+        "",
+        *_table(("model", *published.DATASETS, "published numbers reached"), rows),
+    ]
+    return "\n".join(lines)
+
+
+def update(folder: Path | None = None, root: Path | None = None) -> None:
+    """Write the results of README.md and docs/results.md anew from a results folder (default: the committed one).
+
+    Args:
+        root: where the two are; default: the project.
 
     Raises:
-        UserError: if the README has lost its markers.
+        UserError: if one has lost its markers.
     """
-    readme = paths.ROOT / "README.md" if readme is None else readme
-    text = readme.read_text(encoding="utf-8")
+    root = paths.ROOT if root is None else root
+    metrics = extras.read(paths.COMMITTED_RESULTS if folder is None else folder)
+    full = results_block(metrics).replace("](data/", "](../data/")
+    for name, block in (("README.md", summary_block(metrics)), ("docs/results.md", full)):
+        _write(root / name, block)
+
+
+def _write(page: Path, block: str) -> None:
+    text = page.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise UserError(f"{readme.name} should hold the markers {BEGIN!r} and {END!r} once each")
+        raise UserError(f"{page.name} should hold the markers {BEGIN!r} and {END!r} once each")
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    block = results_block(extras.read(paths.COMMITTED_RESULTS if folder is None else folder))
-    with results.atomic(readme) as path:
+    with results.atomic(page) as path:
         path.write_text(f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}", encoding="utf-8")
