@@ -1,0 +1,98 @@
+"""The page of the paper's statements: the verdict first, then the words, the criterion, and each data set."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+
+import pandas as pd
+
+from fdn import paths
+from fdn.report.claims.judging import FAILS, HOLDS, MOSTLY, PARTLY, UNMEASURED, by_statement, overall
+from fdn.report.published import DATASETS
+from fdn.report.site.base import Site
+from fdn.report.site.finish import TONES
+from fdn.report.tables import DASH
+
+VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED)
+MARKS = {HOLDS: "✓", PARTLY: "±", FAILS: "✗", UNMEASURED: "?"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A sentence of the paper with its verdict, as the page shows it."""
+
+    number: int
+    anchor: str  # from its words, so that a link outlives other statements
+    section: str
+    words: str
+    criterion: str
+    verdict: str
+    parts: tuple[tuple, ...]  # rows of claims.csv, one per data set
+
+    @property
+    def tone(self) -> str:
+        """The kind of its verdict, for a style."""
+        return TONES[self.verdict]
+
+    @property
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Tone, name and numbers of every data set."""
+        return [(TONES[p.conclusion], f"{MARKS[p.conclusion]} {p.dataset}".strip(), _numbers(p)) for p in self.parts]
+
+
+def _numbers(part: tuple) -> str:
+    said = [part.numbers or "not measured"]
+    if part.median != DASH:
+        said.append(f"medians: {part.median}")
+    if part.published != DASH:
+        said.append(f"published table: {part.published}")
+    return "; ".join(said)
+
+
+def statements() -> list[Statement]:
+    """Every statement of ``claims.csv``, in its order; none if the file is not there."""
+    if not (paths.CLAIMS / "claims.csv").exists():
+        return []
+    found = list(pd.read_csv(paths.CLAIMS / "claims.csv", keep_default_na=False).itertuples(index=False))
+    out, used = [], set()
+    for number, ((section, words, criterion), group) in enumerate(by_statement(found).items(), 1):
+        anchor = _anchor(words, used)
+        verdict = overall(part.conclusion for part in group)
+        out.append(Statement(number, anchor, section, words, criterion, verdict, tuple(group)))
+    return out
+
+
+def _anchor(words: str, used: set[str]) -> str:
+    stem = "-".join(re.findall(r"[a-z0-9]+", words.lower())[:6])
+    anchor, n = stem, 1
+    while anchor in used:
+        n += 1
+        anchor = f"{stem}-{n}"
+    used.add(anchor)
+    return anchor
+
+
+def counts(found: list[Statement]) -> dict[str, int]:
+    """How many statements have each verdict."""
+    return {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
+
+
+def about(found: list[Statement], dataset: str) -> dict[str, list[Statement]]:
+    """The statements judged on a data set, by their verdict there."""
+    judged = {verdict: [] for verdict in VERDICTS}
+    for one in found:
+        for part in one.parts:
+            if dataset in part.dataset.split(", ") and len(part.dataset.split(", ")) == 1:
+                judged[part.conclusion].append(one)
+    return judged
+
+
+def write(site: Site, found: list[Statement]) -> None:
+    """Write the page in place of the Markdown that `fdn claims` wrote."""
+    sections = [(name, list(group)) for name, group in groupby(found, key=lambda one: one.section)]
+    site.render(
+        "data/claims/README.md", "claims.md", sections=sections, counts=counts(found), mostly=MOSTLY,
+        seeds_of={d: max((p.seeds for one in found for p in one.parts if p.dataset == d), default=0) for d in DATASETS},
+    )  # fmt: skip
