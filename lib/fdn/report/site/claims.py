@@ -10,7 +10,6 @@ import pandas as pd
 
 from fdn import paths
 from fdn.report.claims.judging import FAILS, HOLDS, MOSTLY, PARTLY, UNMEASURED, by_statement, overall
-from fdn.report.published import DATASETS
 from fdn.report.site.base import Site
 from fdn.report.site.finish import TONES
 from fdn.report.tables import DASH
@@ -84,7 +83,7 @@ def about(found: list[Statement], dataset: str) -> dict[str, list[Statement]]:
     judged = {verdict: [] for verdict in VERDICTS}
     for one in found:
         for part in one.parts:
-            if dataset in part.dataset.split(", ") and len(part.dataset.split(", ")) == 1:
+            if part.dataset == dataset:
                 judged[part.conclusion].append(one)
     return judged
 
@@ -94,5 +93,5 @@ def write(site: Site, found: list[Statement]) -> None:
     sections = [(name, list(group)) for name, group in groupby(found, key=lambda one: one.section)]
     site.render(
         "data/claims/README.md", "claims.md", sections=sections, counts=counts(found), mostly=MOSTLY,
-        seeds_of={d: max((p.seeds for one in found for p in one.parts if p.dataset == d), default=0) for d in DATASETS},
+        n_statements=len(found),
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The page on which a reader chooses task, model and seed: function and band, MSE against Var, risk and coverage.
+"""The page for choosing task, model and seed: function and band, MSE against Var, risk and coverage.
 
-Its numbers lie in ``data/explore``, a file per toy task: ``fdn run --dataset step,sine,quad --seeds 0:10 --out FOLDER``,
-then ``python -m fdn.report.site.explore FOLDER``.
+Its numbers lie in ``data/explore``, a file per toy task. They are made by ``fdn run --dataset step,sine,quad
+--seeds 0:10 --out FOLDER``, then ``python -m fdn.report.site.explore FOLDER``.
 """
 
 from __future__ import annotations

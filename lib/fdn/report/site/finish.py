@@ -62,7 +62,8 @@ def _table(soup: BeautifulSoup, table: Tag, root: str) -> None:
         for i in judged:
             if i < len(cells) and (tone := TONES.get(_text(cells[i]))):
                 cells[i]["class"] = [*cells[i].get("class", []), "verdict", tone]
-    for cell in [*heads, *(cell for cells in rows for cell in cells)]:
+    fluid = "claims" in table.get("class", [])
+    for cell in [] if fluid else [*heads, *(cell for cells in rows for cell in cells)]:
         _width(cell, HEAD if cell in heads else LINE)
     for cell in [*heads, *(cell for cells in rows for cell in cells if cell.name == "th")]:
         _term(soup, cell, root)

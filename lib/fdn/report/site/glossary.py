@@ -51,15 +51,16 @@ TERMS = (
          "The share of targets inside the central 90 % of the draws, which should be 0.9, and how wide that is."),
     Term("place", "Place", ("Place",), "The share of our seeds below the published value, equal ones counted half: "
          "0 is below all seeds, 1 above all."),
-    Term("inside", "Inside, outside", ("Verdict", "In 5–95 %", "In min–max", "Inside", "Outside"),
+    Term("inside", "Inside, outside", ("In 5–95 %", "In min–max", "Inside", "Outside"),
          "A published number is *inside 5-95 %* if, give or take half a unit of its last digit, it lies between these "
          "quantiles of our seeds; *inside min-max* if between the smallest and the largest; else *outside*."),
     Term("by-chance", "By chance", ("By chance",), "The share that would be inside if the published run were simply "
          "one more of $n$ seeds: $(n-1)/(n+1)$ between the ends, 0.9 times that between the quantiles. With 3 seeds "
          "half of all numbers would be outside by chance alone."),
-    Term("conclusion", "Holds, holds in part, does not hold", ("Conclusion",), "A statement *holds* on a data set if "
-         "at least 80 % of the seeds meet its criterion, *does not hold* if at most 20 % do, and *holds in part* "
-         "between; over several data sets, the verdict they agree on, else in part."),
+    Term("verdict", "Verdict", ("Verdict", "Conclusion"), "Of a published number: *inside 5-95 %*, *inside min-max* or "
+         "*outside*, as above. Of a statement of the paper: it *holds* on a data set if at least "
+         f"{MOSTLY:.0%} of the seeds meet its criterion, *does not hold* if at most {1 - MOSTLY:.0%} do, and *holds in "
+         "part* between; over several data sets, the verdict they agree on, else in part."),
 )  # fmt: skip
 
 ANCHORS = {header: term.anchor for term in TERMS for header in term.headers}

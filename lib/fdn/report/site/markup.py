@@ -34,8 +34,8 @@ def sortable_table(
     """A table in a box that scrolls sideways where the page is narrow.
 
     A float is shown as :func:`fdn.report.tables.plain_number` writes it, with its exact value in ``data-value``; text
-    is shown as it is, `code` in typewriter; None and NaN are a dash. The first ``heads`` cells of a row name it. ``more`` has for a row what unfolds
-    below it, as (summary, text), or None.
+    is shown as it is, `code` in typewriter; None and NaN are a dash. The first ``heads`` cells of a row name it, and
+    ``more`` has for each row what unfolds below it, as (summary, text), or None.
 
     >>> print(sortable_table("t", "Numbers", ["model", "b"], [["BayesNet", 1 / 3]]).replace("><", ">\\n<"))
     <div class="table-wrapper docutils container" role="region" aria-labelledby="t" tabindex="0">

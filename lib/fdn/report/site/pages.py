@@ -74,8 +74,14 @@ def _index(site: Site, found: list[claims.Statement], **pages: object) -> None:
         "index.md", verdict=_passage(site, "README.md", VERDICT), findings=_passage(site, "docs/score.md", FINDINGS),
         figure=_passage(site, "README.md", FIGURE), counts=claims.counts(found), first=_first(site),
         competitive=[one for one in found if "ID-competitive" in one.words],
-        on_gpu=(paths.ROOT / "data" / "gpu" / "README.md").exists(), **pages,
+        n_statements=len(found), on_gpu=_measured_on_gpu(), **pages,
     )  # fmt: skip
+
+
+def _measured_on_gpu() -> bool:
+    """Whether `make gpu` has been run."""
+    page = paths.ROOT / "data" / "gpu" / "README.md"
+    return page.exists() and "Not run yet" not in page.read_text(encoding="utf-8")
 
 
 def _citation() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What users import, in the order of the page that shows it: an equation where one says it, and an example that runs."""
+"""What users import, in the order of its page: an equation where one says it, and an example that runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ ENTRIES = (
 
 q = WeightGaussian(mean=torch.zeros(1, 1, P), scale=torch.ones(1, 1, P))  # one distribution for all examples
 y = gaussian_linear(a, q, noise="shared", seed=0, draws=K)
-assert y.shape == (K, B, d_out)""", r"\theta \sim \mathcal{N}(\mu, \mathrm{diag}(\sigma^2)), \qquad y = W_\theta\, a + b_\theta"),
+assert y.shape == (K, B, d_out)""",
+          r"\theta \sim \mathcal{N}(\mu, \mathrm{diag}(\sigma^2)), \qquad y = W_\theta\, a + b_\theta"),
     Entry("fdn_kernels", "WeightGaussian"),
     Entry("fdn_kernels", "Moments", """moments, kl = fdn_linear(a, z, weight, bias, noise="none", moments=True)
 assert moments.mean.shape == moments.variance.shape == (1, B, d_out)""",
@@ -124,8 +125,8 @@ print(quick.label)""", words="The protocol of the published runs; `AS_WRITTEN` i
     Entry("fdn", "get_protocol", """assert fdn.get_protocol("published") == fdn.PUBLISHED"""),
     Entry("fdn", "fit", """trained = fdn.fit(spec, data, quick, seeds=range(2))
 print(trained.seeds)""",
-          r"\mathcal{L} = \frac{1}{B} \sum_i \big( y_i - f_\theta(x_i) \big)^2 + \beta\, \mathrm{KL}\big( q_\phi \,\|\, p_0 \big), "
-          r"\qquad \theta \sim q_\phi(\theta \mid x_i)"),
+          r"\mathcal{L} = \frac{1}{B} \sum_i \big( y_i - f_\theta(x_i) \big)^2 "
+          r"+ \beta\, \mathrm{KL}\big( q_\phi \,\|\, p_0 \big), \qquad \theta \sim q_\phi(\theta \mid x_i)"),
     Entry("fdn", "Fit"),
     Entry("fdn", "Prediction", """prediction = trained.predict(seed=0, x=data.x_test)
 assert prediction.mean.shape == prediction.epistemic.shape == (len(data.x_test),)""",

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
 
-  const W = 360, H = 270, LEFT = 46, RIGHT = 10, TOP = 24, BOTTOM = 40;
+  const W = 360, H = 270, LEFT = 50, RIGHT = 14, TOP = 24, BOTTOM = 42;
   const SVG = "http://www.w3.org/2000/svg";
   const tasks = {};
   const form = document.getElementById("choose");
