@@ -71,12 +71,33 @@
     else box.removeAttribute("tabindex");
   }
 
+  // The theme opens its drawers by labels of hidden boxes, which no key reaches: they become buttons.
+  function opens(id, name) {
+    const box = document.getElementById(id);
+    for (const label of document.querySelectorAll(`label[for="${id}"]:not(.overlay)`)) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = label.className;
+      button.setAttribute("aria-label", name);
+      button.setAttribute("aria-expanded", box.checked);
+      button.append(...label.childNodes);
+      button.addEventListener("click", () => box.click());
+      box.addEventListener("change", () => button.setAttribute("aria-expanded", box.checked));
+      label.replaceWith(button);
+    }
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Site");
     document.querySelector(".toc-drawer")?.setAttribute("aria-label", "This page");
+    opens("__navigation", "Site navigation");
+    opens("__toc", "Contents of this page");
     const menu = document.querySelector(".sidebar-scroll");
     const here = document.querySelector(".sidebar-tree .current-page");
-    if (menu && here) menu.scrollTop += here.getBoundingClientRect().top - menu.getBoundingClientRect().top - menu.clientHeight / 2;
+    if (menu && here) {
+      const below = here.getBoundingClientRect().top - menu.getBoundingClientRect().top;
+      menu.scrollTo({ top: menu.scrollTop + below - menu.clientHeight / 2, behavior: "instant" });
+    }
     const article = document.querySelector("article");
     if (!article) return;
     article.querySelectorAll("table.sortable").forEach(enhance);
