@@ -21,17 +21,20 @@
 # > […] together with MSE–variance fits and risk–coverage curves. — *Section 1*
 #
 # Which data, which split, which numbers, which budget, which seed: everything that is fixed before a model is
-# trained. Each metric comes with an example small enough for pencil and paper. Where print and published runs
+# trained. What the published runs had is known from the
+# [author's public program](https://github.com/Haq94/Functional-Distribution-Networks), run beside the tables of the
+# [paper](https://arxiv.org/abs/2510.17794); which version was run is not on record. Symbols are those of section 1.2. Each metric comes with an example small enough for pencil and paper. Where print and published runs
 # differ, both are here; **ours** marks what is in neither.
 #
 # 1 Toy tasks · 2 Real data and the feature band · 3 Metrics by hand · 4 CRPS, which one · 5 When $b\approx1$
 # says little · 6 Finite K · 7 Seeds and streams · 8 Parameter budgets · 9 Two protocols · 10 The
-# representative seed
+# representative seed · Exercises
 
 # %%
 # %matplotlib inline
 from dataclasses import fields, replace
 from itertools import permutations
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -40,17 +43,35 @@ import torch
 from scipy.stats import norm, rankdata
 
 from fdn import data, metrics
+from fdn.arguments import check_parameters, parse_names
 from fdn.data import feature_band_split
 from fdn.data.toy import FUNCTIONS
 from fdn.errors import UserError
 from fdn.models import count_parameters, model_grid, model_spec
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol, get_protocol
 from fdn.report import figures
+from fdn.report.figures.drawing import BAND, STYLE
 from fdn.report.published import load_published, representative_seed
+from fdn.settings import Whole, checked
 from fdn.streams import PURPOSES, Streams, seed_sequence
 from fdn.training.loop import fit
 
-plt.style.use(figures.STYLE)
+# %% tags=["parameters"]
+dataset: str = "diabetes"  # real set whose split is shown (section 2): airfoil, ccpp, energy or diabetes
+seed: int = 0  # first of the three model seeds that are trained (section 7)
+out: str = ""  # folder for the figures, as PDF and PNG; empty means none
+
+# %%
+check_parameters(In)
+(real,), seed = parse_names(dataset, data.REAL, "real data set"), checked("seed", seed, Whole)
+plt.style.use(STYLE)
+
+
+def keep(fig, stem):
+    """Save a figure where a folder was asked for."""
+    if out:
+        figures.save(fig, Path(out) / stem)
+
 
 # %% [markdown]
 # ## 2.1 Toy tasks
@@ -88,11 +109,12 @@ print(f"{step.id_test.sum()} of {len(step.x_test)} test points are ID, from {end
 x = np.linspace(-1.5, 1.5, 1201)
 fig, axes = plt.subplots(1, 3, figsize=(7, 2.3), layout="constrained")
 for ax, name in zip(axes, data.TOY):
-    ax.axvspan(-1, 1, color=figures.BAND, zorder=0)
+    ax.axvspan(-1, 1, color=BAND, zorder=0)
     ax.plot(x, FUNCTIONS["published"][name](x), color="#0072B2", label="published runs")
     ax.plot(x, FUNCTIONS["printed"][name](x), color="#D55E00", linestyle="--", label="in print")
     ax.set(title=name, xlabel="x")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+keep(fig, "functions")
 plt.show()
 
 # %%
@@ -172,13 +194,14 @@ print("200 rows: same rows in every part, training mean", abs(split.x_train.mean
 # so the whole protocol can be run on real data anywhere.
 
 # %%
-diabetes = data.load("diabetes")
-print(diabetes)
-z = diabetes.split_feature
-band = (diabetes.x_test[diabetes.id_test, z] * diabetes.x_std[z] + diabetes.x_mean[z]).round(1)
-print(f"ID test rows have a {diabetes.feature_names[z]} from {band.min()} to {band.max()}")
-print(f"train mean 0 and sd 1 of every column: {np.allclose(diabetes.x_train.std(0), 1)}")
-print(f"target sd over all test rows, in training sds: {diabetes.y_test.std():.2f}")
+shown = data.load(real)
+print(shown)
+z = shown.split_feature
+band = (shown.x_test[shown.id_test, z] * shown.x_std[z] + shown.x_mean[z]).round(1)
+print(f"ID test rows have a {shown.feature_names[z]} from {band.min()} to {band.max()}")
+sd = shown.x_train.std(0)
+print(f"sd of the columns of the training rows: from {sd.min():.3f} to {sd.max():.3f}")
+print(f"target sd over all test rows, in training sds: {shown.y_test.std():.2f}")
 
 # %% [markdown]
 # ## 2.3 Metrics by hand
@@ -279,6 +302,7 @@ right.fill_between(zs, (cdf - target) ** 2, color="#0072B2", alpha=0.4, linewidt
 right.set(title="squared difference: area 7/9")
 for ax in (left, right):
     ax.set(xlabel="z", ylim=(0, 1.1))
+keep(fig, "crps")
 plt.show()
 assert np.isclose(np.trapezoid((cdf - target) ** 2, zs), 7 / 9)
 assert np.isclose(metrics.crps([[0.0], [1.0], [4.0]], [2.0])[0], 7 / 9)
@@ -332,6 +356,7 @@ for ax, error, label in zip(axes, (var + bias2, bias2), ("MSE of a draw", "squar
     ax.plot(var, error, ".", color="#D55E00", markersize=1.5)
     ax.plot([1, 1e4], [1, 1e4], "k--", linewidth=0.8)
     ax.set(xscale="log", yscale="log", xlabel="Var", ylabel=label, ylim=(1e-4, 3e4))
+keep(fig, "built_in")
 plt.show()
 
 # %% [markdown]
@@ -376,18 +401,18 @@ assert abs(plain - 0.75) < 0.03 and abs(corrected - 0.25) < 0.03
 # computed beside it. **Checks:** three replicates drawn together receive what each receives alone; a seed
 # trained in a block ends with the weights it has alone.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 print("purposes:", ", ".join(PURPOSES))
-roots = [seed_sequence("step", "LP-FDNet", seed, "train") for seed in (0, 1, 2)]
+roots = [seed_sequence("step", "LP-FDNet", s, "train") for s in (seed, seed + 1, seed + 2)]
 together = Streams(roots, (3,), torch.float64).normal(4, 5)  # (3, 4, 5)
 alone = [Streams([root], (), torch.float64).normal(4, 5) for root in roots]
 assert all(torch.equal(a, b) for a, b in zip(together, alone))
 
 short = replace(PUBLISHED, epochs=2, eval_draws=10)
-block = fit(model_spec("LP-FDNet", 1, short), step, short, seeds=[0, 1, 2])
-single = fit(model_spec("LP-FDNet", 1, short), step, short, seeds=[1])
+block = fit(model_spec("LP-FDNet", 1, short), step, short, seeds=[seed, seed + 1, seed + 2])
+single = fit(model_spec("LP-FDNet", 1, short), step, short, seeds=[seed + 1])
 gap = ((block.flat[1] - single.flat[0]).abs() / (1 + single.flat[0].abs())).max().item()
-print("seed 1 in a block = seed 1 alone, to 1e-9:", gap < 1e-9)
+print(f"seed {seed + 1} in a block and alone: largest relative difference {gap:.0e}")
 assert gap < 1e-9 and not torch.equal(block.flat[0], block.flat[1])
 
 # %% [markdown]
@@ -398,7 +423,7 @@ assert gap < 1e-9 and not torch.equal(block.flat[0], block.flat[1])
 #
 # LP-FDNet's 1011 on one input, with 24 hidden and 5 hypernetwork units: layer 1 has $2(1\cdot24+24)=96$
 # Gaussian parameters, layer 2 has $2(24\cdot1+1)=50$, and a hypernetwork from $d_s$ inputs to $P_\ell$
-# outputs has $(d_s+1)h+(h+1)P_\ell$.
+# outputs has, with its biases, $(d_s+1)h_{\mathrm{hyp}}+(h_{\mathrm{hyp}}+1)P_\ell$.
 
 # %%
 layer_1 = (1 + 1) * 5 + (5 + 1) * 96
@@ -446,7 +471,7 @@ print(pd.DataFrame(rows, index=["PUBLISHED", "AS_WRITTEN"]).T.to_string())
 print(f"\n{len(rows)} of {len(fields(Protocol)) - 1} settings differ")
 
 # %% [markdown]
-# `noise` and `warmup_unit` change the experiment most (sections 1.6 and 1.8). What each difference does to
+# `noise` and `warmup_unit` change the experiment most (sections 1.9 and 1.11). What each difference does to
 # the numbers is measured on the page of differences.
 
 # %% [markdown]
@@ -488,6 +513,53 @@ assert representative_seed(runs, "step") == 1
 # The distances are not normalised, so the metric with the largest unit decides: on the toy tasks that is
 # $\mathrm{MSE}_{\mathrm{OOD}}$ and $\mathrm{Var}_{\mathrm{OOD}}$, in the thousands, while
 # $\Delta\mathrm{CRPS}$ is about 10.
+#
+# ## Summary
+#
+# - ID is a band of one input; validation, which chooses the epoch, is inside it, like training.
+# - $\mathrm{MSE}_i$ is the error of a draw and contains $\mathrm{Var}_i$, so that $b\approx1$ and
+#   $\rho(\mathrm{Var},\mathrm{MSE})\approx1$ come by themselves where the variance is large.
+# - The CRPS is that of the empirical distribution of the draws: ten members pay more for being few than 100 draws.
+# - `published` is what made the numbers, `as_written` what the paper says; they differ in toy functions, noise, warm-up
+#   and widths.
+
+# %% [markdown]
+# ## Exercises
+#
+# Change one thing, predict what happens, run it; then open the answer.
+
+# %% [markdown]
+# **1.** In section 2.5, give the predictor that knows nothing a *constant* variance of 100. What are $\rho$ and $b$ of
+# the MSE of a draw?
+#
+# <details><summary>Answer</summary>
+#
+# Both are undefined (NaN): there is nothing to rank or to regress on, and the tables print a dash. $b\approx1$ needs a
+# variance that varies, not one that knows anything. (With variances between 99 and 101 both are defined, and $\rho$ is
+# near 1 no longer but about as large as the spread of Var is beside that of the squared bias.)
+# </details>
+
+# %% [markdown]
+# **2.** In section 2.4, score a predictor of $K$ draws from $\mathcal N(0,1)$ where the targets are from
+# $\mathcal N(0,1)$, too, with $K=10$ and $K=100$. By how much is the ten's V-statistic worse, and is it the predictor's
+# fault?
+#
+# <details><summary>Answer</summary>
+#
+# By $\mathbb E|X-X'|\,(1/20-1/200)=0.045\cdot2/\sqrt\pi\approx0.05$, as in the section: the bias $\mathbb E|X-X'|/2K$
+# does not depend on the target. It is not: the distribution is the same. An ensemble of ten is scored at this
+# disadvantage, in proportion to its spread.
+# </details>
+
+# %% [markdown]
+# **3.** In section 2.3, reverse the order of confidence: sort by *decreasing* variance. Which point of the curve $R(c)$
+# does not change, and can the AURC get better?
+#
+# <details><summary>Answer</summary>
+#
+# $R(1)$, the mean over all points. The AURC gets worse wherever a larger variance goes with a larger error, and better
+# where it does not: an AURC below $R(1)$ says that small variances were where errors are small.
+# </details>
 #
 # With the protocol fixed, the models can run: the [toy tasks](03_toy.ipynb), then the [UCI
 # sets](04_uci.ipynb).

@@ -20,35 +20,44 @@
 # > report all metrics separately on the ID split […], the OOD split […], and on the full test set. This
 # > protocol ensures that “OOD” strictly corresponds to extrapolation in input space. — *Section 4.1*
 #
-# With its default parameters this notebook reads the committed results and trains nothing. With
+# What do six models say where they were not trained, and how far can one believe it? First what they predict, then
+# which of their epochs that was, then the paper's numbers, then what its measures of calibration measure.
+#
+# With its default parameters this notebook reads the committed results, all seeds of them, and trains nothing. With
 # `-p recompute True` it trains whatever its results folder does not hold yet, for example
 # `papermill notebooks/03_toy.ipynb mine.ipynb -p recompute True -p dataset step -p seeds 0:20`.
 #
-# 1 The tasks · 2 Published beside reproduced · 3 Against the training mean · 4 MSE against Var · 5 What a
-# slope of one says · 6 Predictive means · 7 Risk and coverage · 8 Calibration curves · 9 The paper's claims
+# 1 Means and bands · 2 The tasks · 3 The epoch that is kept · 4 Published beside reproduced · 5 Against the training
+# mean · 6 MSE against Var · 7 What a slope of one says · 8 Intervals · 9 Risk and coverage · 10 The paper's claims ·
+# 11 Conclusion · Exercises
 
 # %%
 # %matplotlib inline
-# %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
+# %config InlineBackend.print_figure_kwargs = {"bbox_inches": None, "dpi": 110}
 from IPython.display import Markdown, display
 
 from fdn import data
-from fdn.arguments import check_parameters, parse_names, parse_protocol, parse_seeds
-from fdn.models import BASELINE, MODEL_NAMES
-from fdn.report import figures, findings, tables
-from fdn.report.claims import claims_table
+from fdn.arguments import check_parameters
+from fdn.report import chapter, checkpoints, figures, findings, tables
+from fdn.report import seeds as over_seeds
 from fdn.runs import experiment
 
 
 def show(*texts):
     """Tables and sentences, typeset."""
-    display(Markdown("\n\n".join(t if isinstance(t, str) else t.to_markdown() for t in texts)))
+    display(Markdown("\n\n".join(t if isinstance(t, str) else t.to_markdown() for t in texts if t)))
+
+
+def draw(figure, has=lambda study: True):
+    """A figure of each data set that has what it needs."""
+    for study in filter(has, studies):
+        display(figure(study))
 
 
 # %% tags=["parameters"]
 dataset: str = "step,sine,quad"  # toy tasks to show, comma-separated: step, sine, quad
-models: str = "TrainingMean,MLPNet,HyperNet,MLPDropoutNet,DeepEnsembleNet,BayesNet,GaussHyperNet,IC-FDNet,LP-FDNet"  # models to train and draw; tables hold all there is
-seeds: str = "0:5"  # model seeds: a half-open range such as 0:5, numbers such as 3,7, or both
+models: str = "TrainingMean,MLPNet,HyperNet,MLPDropoutNet,DeepEnsembleNet,BayesNet,GaussHyperNet,IC-FDNet,LP-FDNet"  # models to train and show
+seeds: str = ""  # model seeds: a half-open range such as 0:5, numbers such as 3,7, or both; empty means all there are
 protocol: str = "published"  # settings: published (of the runs behind the published numbers) or as_written
 epochs: int = 0  # training epochs; 0 means the protocol's own, any other number is an ablation
 recompute: bool = False  # train the cells that the results folder does not hold yet
@@ -56,24 +65,32 @@ out: str = ""  # results folder; empty means data/results, or out with recompute
 
 # %%
 check_parameters(In)
-names = parse_names(dataset, data.TOY, "toy task")
-chosen = parse_names(models, (BASELINE, *MODEL_NAMES), "model")
-numbers = parse_seeds(seeds)
-settings = parse_protocol(protocol, epochs=epochs or None)
-folder = findings.results_folder(out, recompute)
-
-# %%
-if recompute:
-    experiment.run(names, chosen, numbers, settings, folder)
-
-everything = findings.read(folder)
-metrics = everything[everything["seed"].isin(numbers)]
-absent = findings.missing_cells(everything, names, chosen, numbers, settings.label)
-print(f"{findings.place(folder)}, protocol {settings.label}, seeds {seeds}")
-print(*(["missing, to be trained with -p recompute True:", *absent] if absent else ["complete"]), sep="\n  ")
+asked = (dataset, models, seeds, protocol, epochs, recompute, out)
+book = chapter.open_chapter("toy task", data.TOY, *asked)
+names, metrics, label, studies = book.names, book.metrics, book.label, book.studies()
+has_bands = lambda study: study.bands is not None  # quantiles over seeds: `fdn seeds` makes them
 
 # %% [markdown]
-# ## 3.1 The tasks
+# ## 3.1 Means and bands
+#
+# Each panel: the predictive mean and two standard deviations around it, the targets, and shaded the band of the
+# training inputs. One seed, the representative one by the paper's rule (section 2.10); the line below the title says
+# how extreme it is among all.
+
+# %%
+draw(figures.uncertainty)
+
+# %%
+show(*map(chapter.of_uncertainty, studies))
+
+# %% [markdown]
+# That was one seed. Over all seeds: the median of the predictive means, where 90 % of them lie, and the median spread.
+
+# %%
+draw(figures.uncertainty_seeds, has_bands)
+
+# %% [markdown]
+# ## 3.2 The tasks
 #
 # | task | in print (section 4.1) | in the published runs (`fdn.data.toy`) |
 # |:---|:---|:---|
@@ -88,65 +105,90 @@ print(*(["missing, to be trained with -p recompute True:", *absent] if absent el
 
 # %%
 for name in names:
-    print(experiment.load_dataset(name, settings))
+    print(experiment.load_dataset(name, book.settings))
+show(book.base())
 
 # %% [markdown]
-# ## 3.2 Published beside reproduced
+# ## 3.3 The epoch that is kept
 #
-# A published table is one run. Ours is a distribution over seeds, which is what can be reproduced: our
-# generators differ from those of the published runs, so the seeds' numbers name other streams.
+# > Stochastic Checkpoint: minimum CRPS in interpolation. — *Appendix F, table of hyperparameters*
+#
+# After every epoch the validation CRPS is computed with 100 draws, and the epoch with the smallest is what every table
+# and figure shows. Meanwhile $\beta_t$ rises over 200 epochs. The more the KL weighs, the wider the weights and, from
+# some epoch on, the worse the CRPS. So where the best epoch lies decides which β a model was trained with, and the
+# paper does not say where it lies.
+
+# %%
+draw(figures.checkpoint, has_bands)
+
+# %%
+if label == "published":
+    show(checkpoints.kept_table(metrics, names), checkpoints.kept_sentence(metrics, names))
+
+# %% [markdown]
+# What if the last epoch were kept instead, or β held at the value where the best one was found? Extra runs, same seeds
+# (`-p` parameters do not reach them).
 
 # %%
 for name in names:
-    show(tables.result_table(metrics, name, settings.label))
-
-# %%
-show(*(findings.score_of(metrics, name, settings.label) for name in names))
-show("How far single runs are from each other:")
-show(*(findings.spread_over_seeds(metrics, name, settings.label) for name in names))
+    if checkpoints.last_table(metrics, name).rows:
+        show(checkpoints.last_table(metrics, name))
+if checkpoints.last_sentence(metrics, names):
+    show(checkpoints.last_sentence(metrics, names))
 
 # %% [markdown]
-# ## 3.3 Against the training mean
+# ## 3.4 Published beside reproduced
+#
+# A published table is one run. Ours is a distribution over seeds, which is what can be reproduced: our
+# generators differ from those of the published runs, so the seeds' numbers name other streams. Where the settings come
+# from: the [author's public program](https://github.com/Haq94/Functional-Distribution-Networks).
+
+# %%
+for name in names:
+    show(tables.result_table(metrics, name, label, book.models))
+
+# %%
+if label == "published":
+    show(*(findings.score_of(metrics, name, label) for name in names))
+show("How far single runs are from each other:")
+show(*(findings.spread_over_seeds(metrics, name, label) for name in names))
+
+# %% [markdown]
+# ## 3.5 Against the training mean
 #
 # The published tables leave out what a model achieves in either region. **Ours:** the absolute numbers,
 # beside a model that knows nothing of $x$ and predicts the mean of the training targets. $\mathrm{MSE}_i$
 # is the error of a *single draw*; what one would use is the predictive mean, whose error is in the next
-# column, less what $K$ draws add to it by chance (so that it can come out slightly negative).
+# column, less what $K$ draws add to it by chance. That correction can make it slightly negative, which says that the
+# error is below what the draws resolve and ranks nothing.
 
 # %%
 for name in names:
-    show(tables.region_table(metrics, name, settings.label))
+    show(tables.region_table(metrics, name, label, book.models))
 
 # %%
-show(*(findings.against_training_mean(metrics, name, settings.label) for name in names))
+show(over_seeds.error_table(metrics, names, label))
+show(*(findings.against_training_mean(metrics, name, label) for name in names))
 
 # %% [markdown]
-# ## 3.4 MSE against Var
+# ## 3.6 MSE against Var
 #
 # > We visualize these diagnostics via MSE–Var scatter plots in the ID and OOD regions. — *Section 4.4*
 #
-# Figures of one seed show the representative one: for each FDN the coordinate-wise median over seeds of
-# $(\mathrm{MSE}_\mathrm{OOD},\mathrm{Var}_\mathrm{OOD},\Delta\mathrm{CRPS},\mathrm{AURC})$, then the seed
-# closest to both medians. Nothing lies below the dashed line, by definition of $\mathrm{MSE}_i$; section
-# 3.5 comes back to it.
+# Nothing lies below the dashed line, by definition of $\mathrm{MSE}_i$; section 3.7 comes back to it. Outside, Var and
+# MSE grow together over decades because a ReLU network with fixed weights continues as a straight line, and an FDN's
+# weights are themselves piecewise linear in their signal: a first layer of weights $\propto x$ times its input $x$, then
+# a second of weights $\propto x$ (IC) or $\propto a_1\sim x^2$ (LP). Draws can therefore grow like $x^3$ (IC) and $x^4$
+# (LP), variances like $x^6$ and $x^8$.
 
 # %%
-studies = [findings.dataset_results(folder, everything, name, settings.label, chosen) for name in names]
-print(*(study.remark for study in studies), sep="\n")
-studies = [study for study in studies if study.points]
-for study in studies:
-    display(figures.mse_against_var(study.points, study.title))
-
-# %% [markdown]
-# The same with both regions together and the fit $\mathrm{MSE}_i\approx a+b\,\mathrm{Var}_i$ of the tables.
-# Points of large variance dominate a least-squares fit, so the far end of the grid decides on $a$ and $b$.
+draw(lambda study: figures.mse_against_var(study.points, study.title))
 
 # %%
-for study in studies:
-    display(figures.mse_against_var_fit(study.points, study.title))
+show(*map(chapter.of_scatter, studies))
 
 # %% [markdown]
-# ## 3.5 What a slope of one says
+# ## 3.7 What a slope of one says
 #
 # > the ideal fit has $a\approx0$ and $b\approx1$. — *Appendix H*
 #
@@ -156,35 +198,38 @@ for study in studies:
 # $$\mathrm{MSE}_i=\mathrm{Var}_i+\mathrm{Bias}_i^2,\qquad\text{hence}\qquad b=1+b',\quad
 # b'=\text{slope of }\mathrm{Bias}_i^2\text{ against }\mathrm{Var}_i .$$
 #
-# Whenever the variance dominates the squared bias, $b\approx1$ and $\rho\approx1$ follow, whatever the
-# errors are. And $b=1$ means $b'=0$: the error of the predictive mean does not grow with the variance at
+# Whenever the variance dominates the squared bias, $b\approx1$ and $\rho(\mathrm{Var},\mathrm{MSE})\approx1$ follow,
+# whatever the errors are. And $b=1$ means $b'=0$: the error of the predictive mean does not grow with the variance at
 # all. If the target were distributed like one more draw, $\mathbb E\,\mathrm{Bias}_i^2=\mathrm{Var}_i$, so
 # $b'=1$ and $b=2$. The informative question is whether $\mathrm{Var}_i$ ranks and scales
 # $\mathrm{Bias}_i^2$. The mean of $K$ draws has a chance error of $\mathrm{Var}_i/K$, so $b'$ near $1/K$
 # (0.01 for the 100 draws of all models but the ensemble) is no bias at all.
 
 # %%
-show(*(findings.mean_error_table(study) for study in studies))
-
-# %% [markdown]
-# ## 3.6 Predictive means
-#
-# > Shaded region corresponds to the interpolation/ ID points. — *Figure of the predictive means, Appendix F*
-#
-# Left, all of the test grid; right (ours), the band itself, which the scale of the left panel hides.
-# Outside the band a ReLU network with fixed weights continues as a straight line. An FDN's weights are
-# themselves piecewise linear in their conditioning signal: a first layer of weights $\propto x$ times its
-# input $x$, then a second one of weights $\propto x$ (IC) or $\propto a_1\sim x^2$ (LP). Draws and their
-# mean can therefore grow like $x^3$ (IC) and $x^4$ (LP, and HyperNet, whose OOD errors are in the tables
-# above), variances like $x^6$ and $x^8$.
+draw(figures.mse_var_seeds, has_bands)
 
 # %%
-for study in studies:
-    truth = experiment.load_dataset(study.dataset, settings).true_function
-    display(figures.means_of_function(study.points, truth, study.title))
+show(*map(chapter.of_bias, studies))
+for study in filter(has_bands, studies):
+    show(over_seeds.bias_table(study.bands))
+for study in filter(has_bands, studies[-1:]):
+    show(over_seeds.bias_sentence(study.bands))
 
 # %% [markdown]
-# ## 3.7 Risk and coverage
+# ## 3.8 Intervals
+#
+# Where a target lies among the draws (its PIT) would be uniform if it were one more draw. A hill in the middle says that
+# the draws spread too widely, hills at the ends that they spread too little.
+
+# %%
+draw(figures.pit, has_bands)
+
+# %%
+for study in filter(has_bands, studies):
+    show(over_seeds.interval_table(study.bands, study.dataset))
+
+# %% [markdown]
+# ## 3.9 Risk and coverage
 #
 # > Lower AURC is better: for a fixed difficulty, it means that as we keep only high-confidence predictions,
 # > the resulting risk drops more quickly. — *Appendix H*
@@ -193,30 +238,63 @@ for study in studies:
 # large its errors are. The height of a curve shows the second, its shape the first.
 
 # %%
-for study in studies:
-    display(figures.risk_coverage(study.points, study.title))
-
-# %% [markdown]
-# ## 3.8 Calibration curves
-#
-# > we form *variance–MSE calibration curves* by binning test points into $B$ quantiles of predicted variance.
-# > — *Appendix H*
-#
-# Defined in the paper and not shown there. A curve along the dashed line has
-# $\mathrm{Bias}^2\ll\mathrm{Var}$ in every bin; the distance above it, on log axes, is
-# $1+\mathrm{Bias}^2/\mathrm{Var}$.
+draw(lambda study: figures.risk_coverage(study.points, study.title))
 
 # %%
-for study in studies:
-    display(figures.calibration(study.points, study.title))
+show(*map(chapter.of_risk, studies))
 
 # %% [markdown]
-# ## 3.9 The paper's claims
+# ## 3.10 The paper's claims
 #
-# What the abstract and section 4.5 say about each task, with a criterion that numbers can meet or miss. The
-# words are the paper's, the criteria ours. A criterion is put to the published table itself and to every
-# seed of ours, so that one sees whether a claim describes the published numbers, and whether it survives
-# another seed.
+# The ten statements that matter most, as far as they are about these data sets. [All of them](../data/claims/README.md),
+# with the kind of statement each is, are a page of their own.
 
 # %%
-show(*(claims_table(metrics, name, settings.label) for name in names))
+show(chapter.claims_that_matter(book))
+
+# %% [markdown]
+# ## 3.11 Conclusion
+
+# %%
+show(*(chapter.conclusion(book, name) for name in names))
+
+# %% [markdown]
+# The FDNs are the cautious models: their intervals hold the targets far outside, where those of accurate models often do
+# not, and they pay with a spread inside that is larger than the targets' own. $b\approx1$ and $\rho\approx1$ come from
+# that spread. Which epoch was kept, and with it which β, is part of the result.
+#
+# ## Exercises
+#
+# **1.** Remove the far end: read the per-point results of the step task,
+# `frame = studies[0].points["LP-FDNet"]`, keep `frame[frame["z"].abs() <= 2]`, and fit `fdn.metrics.linear_fit` of
+# `mse` on `var` again. Predict whether $b$ stays near 1.
+#
+# <details><summary>Answer</summary>
+#
+# It stays near 1 as long as Var is most of MSE among the points that are left, which it is for LP-FDNet: $b=1+b'$ does
+# not need the far end. What changes is $a$, and for IC-FDNet also $b$, because the far end decided them.
+# </details>
+
+# %% [markdown]
+# **2.** Replace the FDN's variance by one that knows nothing but the distance from the band,
+# `np.maximum(frame["z"].abs() - 1, 0)`, and compute $\rho$ of it with `mse` and with `(frame["mean"] - frame["y"]) ** 2`.
+# Predict which of the two it ranks as well as Var does.
+#
+# <details><summary>Answer</summary>
+#
+# Outside the band both nearly as well: on one input, distance is all there is to know about extrapolation, and everything
+# grows with it. On these tasks a high rank correlation cannot tell an uncertainty from a distance.
+# </details>
+
+# %% [markdown]
+# **3.** Train LP-FDNet on the step task with `-p recompute True -p epochs 200 -p dataset step -p models IC-FDNet,LP-FDNet
+# -p seeds 0:5 -p out out/short`. Predict what becomes of the kept epochs, and what the notebook says of the published
+# values.
+#
+# <details><summary>Answer</summary>
+#
+# Nothing: kept epochs lie before the 100th in nearly every seed, and what comes later is not looked at again. Tables say
+# that an ablation is not like the published runs, whatever its numbers.
+# </details>
+#
+# Next: [real data](04_uci.ipynb).

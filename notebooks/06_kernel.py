@@ -41,6 +41,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 os.environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch's profiler writes to stderr otherwise
 
@@ -54,8 +55,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fdn import paths
 from fdn.arguments import check_parameters
-from fdn.report import figures
-from fdn.settings import Count, checked, parsed
+from fdn.report.figures.drawing import STYLE
+from fdn.settings import Count, Whole, checked, parsed
 from fdn_kernels import fdn_linear, ops
 from fdn_kernels.bench import evaluate
 from fdn_kernels.philox import philox4x32, standard_normal
@@ -68,14 +69,16 @@ compile_tiles: bool = True  # compile the shipped tiles for two GPUs (section 6)
 draws: str = "1,4,16,64,256"  # numbers of draws K that are measured (section 7), comma-separated
 widths: str = "8,16,32"  # widths d of the layers that are measured, comma-separated
 examples: int = 64  # examples B of the layers that are measured
+seed: int = 0  # of every random number of the checks that is not Philox's
+out: str = ""  # folder for the table of what is measured, as CSV; empty means none
 
 # %%
 check_parameters(In)
 K_list, d_list = ([parsed("a number of draws or width", n, Count) for n in text.split(",")] for text in (draws, widths))
 examples = checked("examples", examples, Count)
 torch.set_default_dtype(torch.float64)
-rng = np.random.default_rng(0)  # every random number of the checks that is not Philox's
-plt.style.use(figures.STYLE)
+rng = np.random.default_rng(checked("seed", seed, Whole))
+plt.style.use(STYLE)
 has_triton = importlib.util.find_spec("triton") is not None
 
 
@@ -93,33 +96,34 @@ def agree(*pairs, tolerance=1e-10):
 # ## 6.1 What the layer costs
 #
 # One layer takes $B$ examples, $K$ draws, $d_{\mathrm{in}}$ inputs to $d_{\mathrm{out}}$ outputs, and a
-# hypernetwork with $h$ hidden units $z$. With $P=d_{\mathrm{out}}(d_{\mathrm{in}}+1)$ weights and biases,
+# hypernetwork with $h=h_{\mathrm{hyp}}$ hidden units $z$ (in this notebook not the split feature). With
+# $Q=d_{\mathrm{out}}(d_{\mathrm{in}}+1)$ weights and biases,
 #
-# $$(\mu_W,\rho_W,\mu_b,\rho_b)=Uz+c\in\mathbb R^{2P},\qquad\sigma=\varepsilon+\operatorname{softplus}(\rho),
-# \qquad\theta=\mu+\sigma\odot\epsilon,\qquad y=Wa+b .$$
+# $$(\mu_W,\rho_W,\mu_b,\rho_b)=Uz+c\in\mathbb R^{2Q},\qquad\sigma=\sigma_{\min}+\operatorname{softplus}(\rho),
+# \qquad\theta=\mu+\sigma\odot\varepsilon,\qquad y=Wa+b .$$
 #
 # IC: $z$ comes from $x$, so there is one $(\mu,\sigma)$ per example. LP: $z$ comes from $a^{(k)}$, so there
-# is one per draw and example. Let $W=KBP$ be the number of sampled weights.
+# is one per draw and example. Let $S=KBQ$ be the number of sampled weights.
 #
 # **What a materialising program holds** at $d=256$, $h=16$, $B=1024$, $K=100$ in float32: the
-# hypernetwork's output (2), $\sigma$ (1), $\epsilon$ (1) and $\theta$ (1 number per weight). The shapes come
+# hypernetwork's output (2), $\sigma$ (1), $\varepsilon$ (1) and $\theta$ (1 number per weight). The shapes come
 # from the reference itself, run on PyTorch's `meta` device, where tensors have sizes but no contents.
 
 # %% tags=["nbval-check-output"]
 big = functools.partial(Case, "", R=1, K=100, B=1024, d_in=256, d_out=256, h=16)
 for conditioning in ("IC", "LP"):
     case = big(conditioning, "independent")
-    K, B, P, h = case.K, case.B, case.P, case.h
+    K, B, Q, h = case.K, case.B, case.P, case.h
     with torch.device("meta"):
         numbers = functools.partial(torch.empty, dtype=torch.float32)
         a, z = numbers(K, B, case.d_in), numbers(K if case.per_draw else 1, B, h)
-        weight, bias, eps = numbers(2 * P, h), numbers(2 * P), numbers(K, B, P)
+        weight, bias, eps = numbers(2 * Q, h), numbers(2 * Q), numbers(K, B, Q)
         q = hypernet_gaussian(z, weight, bias, case.d_in, 1e-3)
         theta = q.mean + q.scale * eps
         y = matvec(theta, a)
     held = sum(t.nbytes for t in (q.mean, q.scale, q.scale, eps, theta))  # mean, rho, sigma, eps, theta
-    n = K * B * P if case.per_draw else B * P
-    assert held == 4 * (3 * n + 2 * K * B * P)
+    n = K * B * Q if case.per_draw else B * Q
+    assert held == 4 * (3 * n + 2 * K * B * Q)
     needed = sum(t.nbytes for t in (a, z, weight, bias, y))
     print(f"{conditioning}: {held / 1e9:.0f} GB held; inputs and outputs are {needed / 1e9:.2f} GB")
 
@@ -129,10 +133,10 @@ for conditioning in ("IC", "LP"):
 #
 # | term | IC | LP |
 # |:---|:---|:---|
-# | hypernetwork, FLOP forward / backward | $4BPh$ / $12BPh$ | $4Wh$ / $12Wh$ |
-# | softplus (the backward adds a sigmoid) | $BP$ | $W$ |
-# | matvec, FLOP: sampled weights, or two products for `local` | $4W$ | $4W$ |
-# | normal numbers: independent / shared / local | $W$ / $KP$ / $KBd_{\mathrm{out}}$ | the same |
+# | hypernetwork, FLOP forward / backward | $4BQh$ / $12BQh$ | $4Sh$ / $12Sh$ |
+# | softplus (the backward adds a sigmoid) | $BQ$ | $S$ |
+# | matvec, FLOP: sampled weights, or two products for `local` | $4S$ | $4S$ |
+# | normal numbers: independent / shared / local | $S$ / $KQ$ / $KBd_{\mathrm{out}}$ | the same |
 #
 # The backward computes the forward's hypernetwork again, hence 12 and not 8. **Check:** PyTorch's FLOP
 # counter on the reference with `local` noise finds the first and the third row. (It sees products only: the
@@ -140,12 +144,12 @@ for conditioning in ("IC", "LP"):
 
 # %% tags=["nbval-check-output"]
 K, B, d_in, d_out, h = 6, 5, 4, 3, 7
-P = d_out * (d_in + 1)
+Q = d_out * (d_in + 1)
 for conditioning, k in (("IC", 1), ("LP", K)):
-    inputs = normal(K, B, d_in), normal(k, B, h), normal(2 * P, h), normal(2 * P)
+    inputs = normal(K, B, d_in), normal(k, B, h), normal(2 * Q, h), normal(2 * Q)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         fdn_linear(*inputs, noise="local", eps=normal(K, B, d_out), backend="reference")
-    expected = 4 * k * B * P * h + 4 * K * B * d_out * d_in
+    expected = 4 * k * B * Q * h + 4 * K * B * d_out * d_in
     print(f"{conditioning}: counted {counter.get_total_flops()} FLOP, expected {expected}")
     assert counter.get_total_flops() == expected
 
@@ -193,14 +197,14 @@ assert bounds.loc["IC independent"].gt(10 * bounds.loc["IC shared"]).all()
 
 # %% tags=["nbval-check-output"]
 n, B, d_in, d_out, h = 200_000, 2, 3, 2, 4
-P = d_out * (d_in + 1)
-layer = normal(1, B, d_in), normal(1, B, h).relu(), normal(2 * P, h), normal(2 * P)
-a, (mean, scale) = layer[0], hypernet_gaussian(*layer[1:], d_in, 1e-3)  # (1, B, P)
+Q = d_out * (d_in + 1)
+layer = normal(1, B, d_in), normal(1, B, h).relu(), normal(2 * Q, h), normal(2 * Q)
+a, (mean, scale) = layer[0], hypernet_gaussian(*layer[1:], d_in, 1e-3)  # (1, B, Q)
 m, v = (t.flatten() for t in fdn_linear(*layer, noise="none", moments=True)[0])  # (B d_out,)
-spread = (scale * torch.cat([a.repeat(1, 1, d_out), torch.ones(1, B, d_out)], -1))[0]  # sigma_j a_j, (B, P)
+spread = (scale * torch.cat([a.repeat(1, 1, d_out), torch.ones(1, B, d_out)], -1))[0]  # sigma_j a_j, (B, Q)
 products = torch.cat([split_parameters(spread.prod(0), d_in)[0].T, spread.prod(0)[None, -d_out:]])
 shared = products.sum(0) / v.unflatten(0, (B, d_out)).prod(0).sqrt()  # correlation of two examples, (d_out,)
-noises = {"independent": {"eps": normal(n, B, P)}, "local": {"seed": 1, "draws": n}, "shared": {"eps": normal(n, 1, P)}}
+noises = {"independent": {"eps": normal(n, B, Q)}, "local": {"seed": 1, "draws": n}, "shared": {"eps": normal(n, 1, Q)}}
 table = {}
 for noise, source in noises.items():
     y = fdn_linear(*layer, noise=noise, kl="none", **source)[0].flatten(1)  # (n, B d_out)
@@ -235,7 +239,7 @@ print("correlation of two examples: independent, local 0; shared", [round(float(
 #
 # $U$ is the same for every draw and example. So all the means of a layer are one product of a matrix
 # $d_{\mathrm{out}}\times(d_{\mathrm{in}}+1)(h+1)$ with the vectors $\tilde a\otimes\tilde z$, one for each draw and
-# example. It takes the multiplications of the hypernetwork, $P(h+1)$, saves those of the matvec, and is the kind of
+# example. It takes the multiplications of the hypernetwork, $Q(h+1)$, saves those of the matvec, and is the kind of
 # product that a GPU does best. (Where draws share $z$, IC, the means of an example serve all its draws, and are
 # written once.) **Check** against the means, written out.
 
@@ -279,7 +283,7 @@ print("sum of squared means by the Gram matrix, and its gradients:", *checks)
 assert all(checks)
 
 # %% [markdown]
-# What is left is $\sigma=\varepsilon+\operatorname{softplus}(\rho)$: it bends, so that no sum can be taken first, and
+# What is left is $\sigma=\sigma_{\min}+\operatorname{softplus}(\rho)$: it bends, so that no sum can be taken first, and
 # **only $\sigma$ takes work per weight**. That is the kernel. A program of the forward owns a tile of examples, and of
 # draws where $z$ depends on them (LP), and walks over the weights.
 #
@@ -308,7 +312,7 @@ assert all(checks)
 # %% [markdown]
 # $$\begin{aligned}
 # \text{sampled:}\quad&d\mu_p=\textstyle\sum_kg_o\tilde a_i+\kappa\,\mu_p/\sigma_0^2,&
-# d\sigma_p&=\textstyle\sum_kg_o\tilde a_i\epsilon_p+\kappa\,(\sigma_p/\sigma_0^2-1/\sigma_p),\\
+# d\sigma_p&=\textstyle\sum_kg_o\tilde a_i\varepsilon_p+\kappa\,(\sigma_p/\sigma_0^2-1/\sigma_p),\\
 # \text{local:}\quad&d\mu_p=\text{the same},\qquad g^v_o=\frac{g_on_o}{2\sqrt{v_o}},&
 # d\sigma_p&=2\sigma_p\textstyle\sum_kg^v_o\tilde a_i^2+\kappa\,(\sigma_p/\sigma_0^2-1/\sigma_p),\\
 # \text{both:}\quad&d\rho_p=d\sigma_p\operatorname{sigmoid}(\rho_p),&
@@ -337,10 +341,10 @@ assert all(checks)
 def backward_by_hand(g, g_kl, a, z, U, c, eps, noise, floor=1e-3, s0=1.0):
     """da, dz, dU and dc of one layer; a (K, B, d_in), z (k, B, h), g (K, B, d_out), g_kl (k, B)."""
     d_in = a.shape[-1]
-    mu, rho = hypernet_order(z @ U.mT + c, d_in, -1)  # (k, B, P)
+    mu, rho = hypernet_order(z @ U.mT + c, d_in, -1)  # (k, B, Q)
     sigma, kappa = floor + F.softplus(rho), g_kl[..., None]
-    outer = lambda g, x: torch.cat([(g[..., None] * x[..., None, :]).flatten(-2), g], -1)  # (K, B, P)
-    over_draws = lambda t: t.sum(0, keepdim=True) if len(z) == 1 else t  # (k, B, P)
+    outer = lambda g, x: torch.cat([(g[..., None] * x[..., None, :]).flatten(-2), g], -1)  # (K, B, Q)
+    over_draws = lambda t: t.sum(0, keepdim=True) if len(z) == 1 else t  # (k, B, Q)
     transposed = lambda theta, g: torch.einsum("...oi,...o->...i", split_parameters(theta, d_in)[0], g)
     if noise == "local":
         g_v = g * eps / (2 * matvec(sigma**2, a**2).sqrt())  # (K, B, d_out)
@@ -352,16 +356,16 @@ def backward_by_hand(g, g_kl, a, z, U, c, eps, noise, floor=1e-3, s0=1.0):
     d_mu = over_draws(outer(g, a)) + kappa * mu / s0**2
     d_rho = (d_sigma + kappa * (sigma / s0**2 - 1 / sigma)) * rho.sigmoid()
     n = g.shape[-1] * d_in  # back to the order mu_W, rho_W, mu_b, rho_b
-    d_out = torch.cat([d_mu[..., :n], d_rho[..., :n], d_mu[..., n:], d_rho[..., n:]], -1)  # (k, B, 2P)
+    d_out = torch.cat([d_mu[..., :n], d_rho[..., :n], d_mu[..., n:], d_rho[..., n:]], -1)  # (k, B, 2Q)
     return d_a, d_out @ U, torch.einsum("kbp,kbh->ph", d_out, z), d_out.sum((0, 1))
 
 
 # %% tags=["nbval-check-output"]
 K, B, d_in, d_out, h = 6, 5, 4, 3, 7
-P, s0 = d_out * (d_in + 1), 1.7
+Q, s0 = d_out * (d_in + 1), 1.7
 for conditioning, k in (("IC", 1), ("LP", K)):
-    for noise, shape in (("shared", (K, 1, P)), ("independent", (K, B, P)), ("local", (K, B, d_out))):
-        leaves = [t.requires_grad_() for t in (normal(K, B, d_in), normal(k, B, h), normal(2 * P, h), normal(2 * P))]
+    for noise, shape in (("shared", (K, 1, Q)), ("independent", (K, B, Q)), ("local", (K, B, d_out))):
+        leaves = [t.requires_grad_() for t in (normal(K, B, d_in), normal(k, B, h), normal(2 * Q, h), normal(2 * Q))]
         eps, g, g_kl = normal(*shape), normal(K, B, d_out), normal(k, B)
         outputs = fdn_linear(*leaves, noise=noise, eps=eps, prior_scale=s0, backend="reference")
         expected = torch.autograd.grad(outputs, leaves, (g, g_kl))
@@ -415,10 +419,10 @@ def one_number(seed, place, example, draw, stream):
     return np.sqrt(-2 * np.log(max(first, 1e-7))) * wave(2 * np.pi * second)
 
 
-seed, sizes = 2**40 + 7, {"d_in": 3, "d_out": 2, "stream": 5, "dtype": torch.float64}
-whole = standard_normal(seed, "independent", draws=range(10), examples=range(6), **sizes)  # (10, 6, P)
+key, sizes = 2**40 + 7, {"d_in": 3, "d_out": 2, "stream": 5, "dtype": torch.float64}
+whole = standard_normal(key, "independent", draws=range(10), examples=range(6), **sizes)  # (10, 6, Q)
 for k, b, p in ((0, 0, 0), (5, 2, 7), (9, 5, 4)):
-    assert np.isclose(float(whole[k, b, p]), one_number(seed, p, b, k, 5), rtol=1e-12)
+    assert np.isclose(float(whole[k, b, p]), one_number(key, p, b, k, 5), rtol=1e-12)
 print("numbers written out from the table = the library's: True")
 
 # %% [markdown]
@@ -426,21 +430,21 @@ print("numbers written out from the table = the library's: True")
 # same as its noise tensor; and the first four of a hundred draws are the four of four.
 
 # %% tags=["nbval-check-output"]
-part = standard_normal(seed, "independent", draws=range(3, 9), examples=range(2, 4), **sizes)
+part = standard_normal(key, "independent", draws=range(3, 9), examples=range(2, 4), **sizes)
 print("a part, computed alone = that part of the whole:", torch.equal(part, whole[3:9, 2:4]))
 assert torch.equal(part, whole[3:9, 2:4])
 
 B, d_in, d_out, h = 6, 3, 2, 4
-P = d_out * (d_in + 1)
-layer = normal(1, B, d_in), normal(1, B, h), normal(2 * P, h), normal(2 * P)
+Q = d_out * (d_in + 1)
+layer = normal(1, B, d_in), normal(1, B, h), normal(2 * Q, h), normal(2 * Q)
 for noise in ("shared", "local"):
-    eps = standard_normal(seed, noise, draws=range(100), examples=range(B), **sizes)
+    eps = standard_normal(key, noise, draws=range(100), examples=range(B), **sizes)
     options = {"noise": noise, "kl": "none", "stream": 5}
     for backend in ("reference", "torch"):
         with torch.no_grad():
-            seeded = fdn_linear(*layer, seed=seed, draws=100, backend=backend, **options)[0]
+            seeded = fdn_linear(*layer, seed=key, draws=100, backend=backend, **options)[0]
             given = fdn_linear(*layer, eps=eps, backend=backend, **options)[0]
-            four = fdn_linear(*layer, seed=seed, draws=4, backend=backend, **options)[0]
+            four = fdn_linear(*layer, seed=key, draws=4, backend=backend, **options)[0]
         checks = agree((seeded, given)), agree((seeded[:4], four))
         print(
             f"{noise:6} {backend:9} seed = its noise tensor: {checks[0]}; draws 0..3 of 100 = those of 4: {checks[1]}"
@@ -465,7 +469,7 @@ import torch
 from fdn_kernels import fdn_linear
 
 K, B, d_in, d_out, h = 6, 9, 5, 3, 7
-P = d_out * (d_in + 1)
+Q = d_out * (d_in + 1)
 generator = torch.Generator().manual_seed(0)
 
 def values(backend, dtype, tensors, noise):
@@ -477,7 +481,7 @@ def values(backend, dtype, tensors, noise):
 errors = {}
 for conditioning, k in (("IC", 1), ("LP", K)):
     for noise in ("local", "shared"):
-        shapes = (K, B, d_in), (k, B, h), (2 * P, h), (2 * P,)
+        shapes = (K, B, d_in), (k, B, h), (2 * Q, h), (2 * Q,)
         tensors = [torch.randn(*shape, generator=generator) for shape in shapes]
         pairs = zip(values("triton", torch.float32, tensors, noise), values("reference", torch.float64, tensors, noise))
         errors[f"{conditioning} {noise}"] = [float((x - y).abs().max() / y.abs().max()) for x, y in pairs]
@@ -606,6 +610,11 @@ print(f"torch is slower in {sum(slower.values())} of {len(measured)} layers: {sl
 # the draws in both, so that autograd of the plain equations is used up to `ops.LARGE`, and computing blocks again costs
 # beyond. **Check** what blocks promise: for the largest layer, if it is beyond
 # `ops.LARGE`, the memory of `torch` is a fraction of the reference's.
+
+# %%
+if out:
+    Path(out).mkdir(parents=True, exist_ok=True)
+    measured.to_csv(Path(out) / "measured.csv")
 
 # %%
 d, K = max(d_list), max(K_list)

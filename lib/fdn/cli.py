@@ -24,7 +24,7 @@ from fdn.data.dataset import Dataset
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, Protocol
 from fdn.report import comparison, console, published, tables
-from fdn.runs import experiment, results
+from fdn.runs import experiment, extras, results
 from fdn.settings import Count, choose, described, parsed
 from fdn.terminal import open_streams
 
@@ -144,7 +144,7 @@ def _stored(args: argparse.Namespace, with_committed: bool = False) -> tuple[Pat
     folder = console.find_results(args.results)
     print(f"Reading {console.shown_path(folder)}", file=sys.stderr)
     protocol = parse_protocol(args.protocol)
-    metrics = comparison.with_committed(folder) if with_committed else results.load_metrics(folder)
+    metrics = comparison.with_committed(folder) if with_committed else extras.read(folder)
     console.check_protocol(metrics, protocol.label, folder)
     return folder, protocol, metrics
 
@@ -265,7 +265,6 @@ def _figures(args: argparse.Namespace) -> None:
 def _compare(args: argparse.Namespace) -> None:
     """Compare the 252 published numbers with reproduced ones."""
     from fdn.report.pages.comparison import write_comparison
-    from fdn.runs import extras
 
     _, protocol, metrics = _stored(args, with_committed=True)
     if args.explain is not None:
@@ -274,21 +273,19 @@ def _compare(args: argparse.Namespace) -> None:
         choose(model, models.PAPER_MODELS, "model")
         print(console.diagnosis(metrics, dataset, model, protocol.label))
         return
-    numbers, more = comparison.compare(metrics, protocol.label), extras.with_extras(metrics)
+    numbers = comparison.compare(metrics, protocol.label)
     outside = comparison.misses(numbers)
     if args.all:
         print(console.numbers(numbers) + "\n")
     if not args.misses:
         print(console.scores(numbers) + "\n")
         print(console.uniformity(metrics, protocol.label) + "\n")
-        if said := comparison.more_seeds(metrics, more, protocol.label):
-            print(said + "\n")
     print(f"Outside the range of our seeds: {len(outside)}")
     if len(outside):
         print(console.numbers(outside))
     print("\n" + console.open_questions(numbers))
     if args.out is not None:
-        written = write_comparison(args.out, metrics, protocol.label, more)
+        written = write_comparison(args.out, metrics, protocol.label)
         print()
         _say_written(written)
 
@@ -455,12 +452,31 @@ def _differences(args: argparse.Namespace) -> None:
 def _extras(args: argparse.Namespace) -> None:
     """Runs beyond the published tables: the print as written, other objectives and settings; and their page."""
     from fdn.report.pages import extras as page
-    from fdn.runs import extras, groups
+    from fdn.runs import groups
 
     names = [extra.name for extra in extras.EXTRAS]
     chosen = _named(args.only, names, "group") or names
     groups.run([e for e in extras.EXTRAS if e.name in chosen], args.out, args.seeds, args.workers)
     _say_written(page.write(args.out, args.to))
+
+
+@command(
+    option("--results", "a run's folder, which keeps its fits (default: out)", default=paths.DEFAULT_OUT, **FOLDER),
+    option(DATASET, "default: all that have results"),
+    option("--to", "the results folder that takes the curves (default: data/results)", **FOLDER),
+    option("--page-only", "write the page anew from the curves there are", **FLAG),
+    examples=("", "--results out --dataset step,sine", "--results out --to out", "--page-only"),
+    checkout=True,
+)
+def _seeds(args: argparse.Namespace) -> None:
+    """Gather what all seeds of a run say together: kept epochs, error against variance, intervals; and their page."""
+    from fdn.report.pages import seeds as page
+
+    to = paths.COMMITTED_RESULTS if args.to is None else args.to
+    if not args.page_only:
+        page.gather(args.results, to, _named(args.dataset) or published.DATASETS)
+    if args.to is None:
+        _say_written([page.write()])
 
 
 @command(
@@ -487,7 +503,6 @@ def _latency(args: argparse.Namespace) -> None:
 def _claims(args: argparse.Namespace) -> None:
     """Judge the paper's sentences by the committed results, and write the page."""
     from fdn.report import claims
-    from fdn.runs import extras
 
     written = claims.write(args.to, extras.with_extras(args.results and results.load_metrics(args.results)))
     print(written[1].read_text(encoding="utf-8").split("\n")[2])  # the counts

@@ -245,6 +245,29 @@ def width(draws: np.ndarray, y: np.ndarray, level: float = 0.9) -> np.ndarray:
         return upper - lower
 
 
+def pit(draws: np.ndarray, y: np.ndarray, bins: int = 10) -> np.ndarray:
+    """Probability integral transform of y at each point as a histogram: the share of [0, 1] in each of equal bins.
+
+    K draws, b of them below y and e equal to it, place y somewhere in [b / (K + 1), (b + e + 1) / (K + 1)]. That
+    stretch is spread evenly over the bins it covers: draws like the target fill all bins alike, whatever K is.
+    Shape (..., N, bins), summing to 1; no unit; the mean over points should be 1 / bins everywhere: more at both ends
+    says that the draws are too narrow, more in the middle too wide. NaN where a number is.
+    ValueError for shapes that do not match and for bins < 1. Not in the paper (Czado, Gneiting and Held 2009).
+
+    >>> pit([[1.0], [4.0], [5.0]], [2.0], bins=2)  # in [1/4, 2/4]
+    array([[1., 0.]])
+    """
+    draws, y = _check_draws(draws, y)
+    if bins < 1:
+        raise ValueError(f"bins is {bins}, expected at least 1")
+    below, equal = (draws < y).sum(axis=-2), (draws == y).sum(axis=-2)  # (..., N)
+    low = (below / (draws.shape[-2] + 1))[..., None]
+    share = ((equal + 1) / (draws.shape[-2] + 1))[..., None]
+    filled = np.clip((np.linspace(0, 1, bins + 1) - low) / share, 0, 1)  # (..., N, bins + 1)
+    missing = np.isnan(draws).any(axis=-2) | np.isnan(y)  # (..., N)
+    return np.where(missing[..., None], np.nan, np.diff(filled))
+
+
 def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0.5) -> np.ndarray:
     """Negative log density of y at each point under the paper's predictive mixture.
 

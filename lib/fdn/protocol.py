@@ -61,6 +61,7 @@ class Protocol:
     ensemble_order: Literal["common", "own"] = "common"  # the minibatches that members see
     dtype: Literal["float32", "float64"] = "float64"  # on the CPU the faster: the loops are compiled for it alone
     # validation and test
+    keep: Literal["best", "last"] = "best"  # the epoch of the smallest validation score, or the last one
     eval_draws: Count = 100  # K for validation and test
     variance_offset: NonNegative = 1e-6  # added to Var_i
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import PathCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -19,6 +19,9 @@ from fdn import data, metrics, typesetting
 from fdn.errors import UserError
 from fdn.models import MODELS, STOCHASTIC_MODELS
 from fdn.report import figures
+from fdn.report.figures import catalogue, drawing, over_seeds
+from fdn.report.published import representative_seed
+from fdn.runs import bands
 
 SCALES = dict(zip(STOCHASTIC_MODELS, (0.03, 0.003, 0.05, 3.0, 10.0, 30.0)))
 
@@ -49,14 +52,32 @@ def runs() -> pd.DataFrame:
             rows.append({
                 "dataset": "energy", "model": model, "protocol": "published", "seed": seed, "aurc": 1.0,
                 "var_ood": high, "mse_ood": high + low,
-                "delta_var": high - low, "delta_mse": high, "delta_crps": -crps,
+                "delta_var": high - low, "delta_mse": high, "delta_crps": -crps, "best_epoch": 30 + seed,
             })  # fmt: skip
     return pd.DataFrame(rows)
 
 
 @pytest.fixture(scope="module")
-def all_kinds(points, runs) -> dict[str, Figure]:
-    real = figures.DatasetResults("energy", "published", runs, 2, points)
+def curves() -> pd.DataFrame:
+    """Bands of five made-up runs of each model on the diabetes data, whose features stand for those of any table."""
+    dataset, frames = data.load("diabetes"), []
+    for model, scale in SCALES.items():
+        found = {}
+        for seed in range(5):
+            rng = np.random.default_rng([seed, int(1000 * scale)])
+            spread = scale * (0.1 + np.abs(dataset.x_test[:, :1].T))
+            draws = (
+                dataset.y_test + scale * rng.normal() + spread * rng.normal(size=(20, len(dataset.y_test)))
+            )  # (K, N)
+            score = 1 + rng.random(60) * (np.arange(60) - 30) ** 2 / 900
+            found[seed] = bands.curves_of_draws(draws, dataset) | {("score", ""): (np.arange(1, 61), score)}
+        frames.append(bands.over_seeds(found, 2).assign(model=model, dataset="energy"))
+    return pd.concat(frames)
+
+
+@pytest.fixture(scope="module")
+def all_kinds(points, runs, curves) -> dict[str, Figure]:
+    real = figures.DatasetResults("energy", "published", runs, 2, points, bands=curves)
     made = {kind: figure.draw(real) for kind, figure in figures.FIGURES.items()}
     made |= {"means_of_function": figures.means_of_function(points, np.sign, "title"), "layer": figures.layer_diagram()}
     for fig in made.values():
@@ -75,32 +96,41 @@ def scatters(ax) -> list[np.ndarray]:
 
 def test_mse_against_var_shows_the_points_of_each_region_and_their_rho(points):
     fig = figures.mse_against_var(points)
-    for index, region in enumerate(("ID", "OOD")):
-        ax = fig.axes[index]
-        for shown, (model, frame) in zip(scatters(ax), points.items(), strict=True):
+    grid = np.array(fig.axes).reshape(2, len(points))
+    for row, region in zip(grid, ("ID", "OOD"), strict=True):
+        for ax, frame in zip(row, points.values(), strict=True):
             part = frame[frame["region"] == region]
-            np.testing.assert_array_equal(shown, part[["var", "mse"]].to_numpy())
+            np.testing.assert_array_equal(scatters(ax)[0], part[["var", "mse"]].to_numpy())
             rho = f"{metrics.spearman(part['var'], part['mse']):.3f}".replace("-", "−")
-            assert legend_of(fig, index)[model] == f"{model}: ρ = {rho}"
-        assert ax.get_xscale() == ax.get_yscale() == "log"
-        assert ax.get_title() == f"{region} ({len(part)} points)"
-        diagonal = ax.lines[0]
-        assert diagonal.get_linestyle() == "--"
-        np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
-        assert tuple(diagonal.get_xdata()) == ax.get_xlim() == ax.get_ylim()
-    assert fig.axes[0].get_xlim() == fig.axes[1].get_xlim()
+            assert [text.get_text() for text in ax.texts] == [f"ρ = {rho}"]
+            assert ax.get_xscale() == ax.get_yscale() == "log"
+            diagonal = ax.lines[0]
+            assert diagonal.get_linestyle() == "--"
+            np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
+            assert tuple(diagonal.get_xdata()) == ax.get_xlim() == ax.get_ylim() == fig.axes[0].get_xlim()
+        assert row[0].get_ylabel() == f"{region}, n = {len(part)}"
+    assert [ax.get_title().replace("\n", "") for ax in grid[0]] == list(points)
 
 
-def test_aggregated_scatter_shows_all_points_and_the_fit(points):
+def test_crowded_panels_show_the_density_of_the_same_points(points):
+    crowd = pd.concat([points["BayesNet"]] * 20)
+    fig = figures.mse_against_var({"BayesNet": crowd})
+    for ax, region in zip(fig.axes, ("ID", "OOD"), strict=True):
+        (density,) = [c for c in ax.collections if isinstance(c, PolyCollection)]
+        assert density.get_array().sum() == (crowd["region"] == region).sum() and not scatters(ax)
+
+
+def test_the_fit_is_a_straight_line_on_linear_axes_through_all_points(points):
     fig = figures.mse_against_var_fit(points)
-    ax = fig.axes[0]
-    for shown, line, (model, frame) in zip(scatters(ax), ax.lines, points.items(), strict=False):
-        np.testing.assert_array_equal(shown, frame[["var", "mse"]].to_numpy())
+    for ax, (model, frame) in zip(fig.axes, points.items(), strict=True):
         a, b = metrics.linear_fit(frame["var"], frame["mse"])
-        assert legend_of(fig)[model].endswith(f", b = {b:.2f}, a = {a:.2f}".replace("-", "−"))
-        np.testing.assert_allclose(line.get_ydata(), a + b * line.get_xdata())
-        assert (line.get_ydata() > 0).all()
-    assert len(scatters(ax)) == len(points)
+        np.testing.assert_array_equal(scatters(ax)[0], frame[["var", "mse"]].to_numpy())
+        diagonal, fit = ax.lines
+        np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
+        np.testing.assert_allclose(fit.get_ydata(), a + b * fit.get_xdata())
+        assert fit.get_xdata().tolist() == [0, frame["var"].max()] and ax.get_xscale() == ax.get_yscale() == "linear"
+        assert ax.texts[0].get_text().startswith(f"b = {b:.2f}, a = {a:.2f}".replace("-", "−"))
+        assert ax.get_title() == model
 
 
 def test_constant_variance_and_zeros_are_left_out_and_said_so(points):
@@ -109,10 +139,10 @@ def test_constant_variance_and_zeros_are_left_out_and_said_so(points):
     fig = figures.mse_against_var({
         "MLPNet": points["LP-FDNet"].assign(var=1e-6), "BayesNet": few_zeros, "LP-FDNet": points["LP-FDNet"]
     })  # fmt: skip
-    assert [len(shown) for shown in scatters(fig.axes[1])] == [176, 180]
-    assert "MLPNet" not in legend_of(fig, 1) and "omitted: MLPNet" in fig.axes[1].get_xlabel()
-    assert legend_of(fig, 1)["BayesNet"].endswith("(4 omitted)")
-    assert "omitted" not in legend_of(fig, 0)["BayesNet"]
+    assert [len(scatters(ax)[0]) for ax in fig.axes[2:]] == [176, 180]
+    assert fig.axes[0].get_title() == "BayesNet" and "omitted: MLPNet" in fig._supxlabel.get_text()
+    assert fig.axes[2].texts[0].get_text().endswith("(4 omitted)")
+    assert "omitted" not in fig.axes[0].texts[0].get_text()
     with pytest.raises(ValueError, match="MLPNet are constant: expected a stochastic model"):
         figures.calibration({"MLPNet": points["LP-FDNet"].assign(var=1e-6)})
 
@@ -120,9 +150,7 @@ def test_constant_variance_and_zeros_are_left_out_and_said_so(points):
 def test_undefined_rho_is_a_dash(points):
     frame = points["BayesNet"]
     constant_inside = frame.assign(var=frame["var"].where(frame["region"] == "OOD", 1.0))
-    assert legend_of(figures.mse_against_var({"BayesNet": constant_inside}), 0)["BayesNet"].startswith(
-        "BayesNet: ρ = —"
-    )
+    assert figures.mse_against_var({"BayesNet": constant_inside}).axes[0].texts[0].get_text().startswith("ρ = —")
 
 
 def test_infinite_points_do_not_break_the_axes(points):
@@ -141,6 +169,70 @@ def test_risk_coverage_and_calibration_are_the_curves_of_the_metrics(points):
         bins = calibration.axes[0].lines[index].get_xydata().T
         np.testing.assert_array_equal(bins, metrics.calibration_curve(frame["var"], frame["mse"], bins=10))
     assert calibration.axes[0].lines[-1].get_linestyle() == "--"
+
+
+def curve(curves, model, kind, region=""):
+    return curves[(curves["model"] == model) & (curves["kind"] == kind) & (curves["region"] == region)]
+
+
+def filled(collection) -> np.ndarray:
+    """x, lower and upper ends of what fill_between drew."""
+    corners = pd.DataFrame(collection.get_paths()[0].vertices, columns=["x", "y"]).groupby("x")["y"]
+    return np.column_stack([corners.min().index, corners.min(), corners.max()])
+
+
+def test_the_checkpoint_figure_marks_the_kept_epoch_on_the_representative_seed_s_curve(all_kinds, curves, runs):
+    panels = [ax for ax in all_kinds["checkpoint"].axes if ax.get_title()]
+    for ax, model in zip(panels, SCALES, strict=True):
+        score = curve(curves, model, "score")
+        np.testing.assert_allclose(filled(ax.collections[0]), score[["x", "low", "high"]])
+        line, ticks, ring = ax.lines
+        np.testing.assert_array_equal(line.get_xydata(), score[["x", "shown"]])
+        assert sorted(ticks.get_xdata()) == [30, 31, 32, 33, 34]
+        np.testing.assert_allclose(ring.get_xydata()[0], score.loc[score["x"] == 32, ["x", "shown"]].to_numpy()[0])
+        says_beta = model in ("BayesNet", "GaussHyperNet", "IC-FDNet", "LP-FDNet")
+        assert ax.get_title() == f"{model}\nkept: epoch 32" + (", β = 0.16" if says_beta else "")
+    betas = [ax for ax in all_kinds["checkpoint"].axes if not ax.get_title()]
+    assert len(betas) == 4 and betas[0].lines[0].get_ydata()[49] == 0.25  # epoch 50 of 200
+
+
+def test_twins_show_medians_and_bands_over_seeds(all_kinds, curves):
+    for index, model in enumerate(SCALES):
+        ax = all_kinds["risk_coverage_seeds"].axes[0]
+        risk = curve(curves, model, "risk")
+        np.testing.assert_array_equal(ax.lines[index].get_xydata(), risk[["x", "middle"]])
+        np.testing.assert_allclose(filled(ax.collections[index]), risk[["x", "low", "high"]])
+        ax = all_kinds["mse_var_seeds"].axes[index]
+        for line, (region, kind) in zip(
+            ax.lines[1:], [(r, k) for r in ("ID", "OOD") for k in ("bin_mse", "bin_bias2")], strict=True
+        ):
+            np.testing.assert_array_equal(line.get_xdata(), curve(curves, model, "bin_var", region)["middle"])
+            np.testing.assert_array_equal(line.get_ydata(), curve(curves, model, kind, region)["middle"])
+        ax = all_kinds["uncertainty_seeds"].axes[index]
+        np.testing.assert_array_equal(ax.lines[0].get_xydata(), curve(curves, model, "mean")[["x", "middle"]])
+        bars = [all_kinds["pit"].axes[row * len(SCALES) + index].patches for row in (0, 1)]
+        for region, shown in zip(("ID", "OOD"), bars, strict=True):
+            heights = [bar.get_height() for bar in shown]
+            np.testing.assert_allclose(heights, 10 * curve(curves, model, "pit", region)["middle"])
+    words = all_kinds["pit"]._suptitle.get_text()
+    assert "over 5 seeds" in words
+
+
+def test_the_spread_is_two_standard_deviations_of_the_draws(points, runs):
+    ax = figures.uncertainty(
+        figures.DatasetResults("step", "published", runs, 2, {"LP-FDNet": points["LP-FDNet"]})
+    ).axes[0]
+    frame = points["LP-FDNet"]
+    ends = np.array([segment[:, 1] for segment in ax.collections[0].get_segments()])  # (points, 2)
+    np.testing.assert_allclose(ends.mean(axis=1), frame["mean"])
+    np.testing.assert_allclose(np.ptp(ends, axis=1), 4 * np.sqrt(frame["var"]))
+
+
+def test_titles_say_how_extreme_each_model_is_at_the_seed_shown(all_kinds, runs):
+    first = runs[runs["model"] == "MLPDropoutNet"].set_index("seed")
+    ranks = [int(first[metric].rank()[2]) for metric in ("mse_ood", "var_ood")]
+    words = all_kinds["mse_var"]._suptitle.get_text()
+    assert f"rank among 5 seeds by OOD MSE, OOD Var: MLPDropoutNet {ranks[0]}, {ranks[1]};" in words.replace("\n", " ")
 
 
 def test_delta_bars_are_one_seed_and_whiskers_all_seeds(runs):
@@ -175,10 +267,15 @@ def test_means_of_data_show_means_and_targets_of_each_model(points):
     fig = figures.means_of_data(points)
     assert len(fig.axes) == len(points)
     for ax, (model, frame) in zip(fig.axes, points.items(), strict=True):
-        means, targets = scatters(ax)
+        (means,) = scatters(ax)
         np.testing.assert_array_equal(means, frame[["z", "mean"]])
-        np.testing.assert_array_equal(targets, frame[["z", "y"]])
+        np.testing.assert_array_equal(ax.lines[0].get_xydata(), frame[["z", "y"]])  # a function of z here
         assert ax.get_title() == model
+    twice = pd.concat([points["LP-FDNet"]] * 2)
+    ax = figures.means_of_data({"LP-FDNet": twice}).axes[0]
+    targets, means = (c for c in ax.collections if isinstance(c, PathCollection))
+    np.testing.assert_array_equal(targets.get_offsets(), twice[["z", "y"]])
+    assert targets.get_zorder() < means.get_zorder()  # the targets do not hide the means
     assert len(figures.means_of_data(dict(list(points.items())[:4])).axes) == 4  # no empty panels
 
 
@@ -217,7 +314,13 @@ def test_a_model_looks_the_same_in_every_figure(all_kinds):
     bars = all_kinds["deltas"].axes[0].patches[:18]
     for model, bar in zip(np.repeat(STOCHASTIC_MODELS, 3), bars, strict=True):
         assert to_rgb(bar.get_edgecolor()) == to_rgb(styles[model][0])
-    assert min(count for kind, count in seen.items() if kind not in ("deltas", "layer")) >= 6
+    labelled = ("seeds", "risk_coverage", "risk_coverage_seeds", "calibration", "means_of_function")
+    assert min(seen[kind] for kind in labelled) >= 6
+    for kind in ("mse_var", "mse_var_fit", "means", "uncertainty", "uncertainty_seeds", "checkpoint", "pit"):
+        named = {ax.get_title().replace("\n", "").split("kept")[0]: ax for ax in all_kinds[kind].axes if ax.get_title()}
+        assert set(named) == set(STOCHASTIC_MODELS), kind
+        for model, ax in named.items():
+            assert to_rgb(ax.title.get_color()) == to_rgb(styles[model][0])
 
 
 def texts(fig: Figure) -> list[Text]:
@@ -287,7 +390,7 @@ def test_saved_files_are_small_undated_and_the_same_each_time(tmp_path, points):
 def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, points, runs, monkeypatch):
     """Takes as long as drawing every figure does."""
     saved = {}
-    monkeypatch.setattr(figures, "save", lambda fig, stem: saved.setdefault(stem.name, [stem]))
+    monkeypatch.setattr(catalogue, "save", lambda fig, stem: saved.setdefault(stem.name, [stem]))
     sine = runs[runs["model"] == "BayesNet"].assign(dataset="sine")
     frame = pd.concat([runs, runs.assign(dataset="step"), sine])
     asked = []
@@ -298,11 +401,14 @@ def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, point
 
     sets = {"energy": None, "step": data.load("step"), "sine": data.load("sine")}
     written, missing = figures.all_figures(frame, load_points, sets, "published", tmp_path)
-    kinds = ("seeds", "mse_var", "mse_var_fit", "risk_coverage", "calibration", "means")
+    kinds = ("uncertainty", "seeds", "mse_var", "mse_var_fit", "risk_coverage", "calibration", "means")
+    twins = {
+        kind for kind, figure in figures.FIGURES.items() if figure.needs == "bands"
+    }  # of which there are none here
     stems = {"layer", "energy_deltas"} | {f"{name}_{kind}" for name in ("energy", "step") for kind in kinds}
-    assert set(figures.FIGURES) == {*kinds, "deltas"}
+    assert set(figures.FIGURES) == {*kinds, "deltas"} | twins
     assert set(saved) == stems and sorted(written) == sorted(tmp_path / stem for stem in stems)
-    seed = figures.representative_seed(frame, "step", "published")
+    seed = representative_seed(frame, "step", "published")
     assert missing[0] == f"step: no points of IC-FDNet, seed {seed}"
     assert len(missing) == 2 and missing[1].startswith("sine: no figures: no results of IC-FDNet")
     assert {cell[2] for cell in asked if cell[0] == "step"} == {seed}
@@ -312,6 +418,9 @@ POINT_FIGURES = {
     "mse_var": figures.mse_against_var, "mse_var_fit": figures.mse_against_var_fit,
     "risk_coverage": figures.risk_coverage, "calibration": figures.calibration, "means": figures.means_of_data,
     "means of function": lambda points: figures.means_of_function(points, np.sign),
+    "means and spread": lambda points: figures.uncertainty(
+        figures.DatasetResults("step", "published", pd.DataFrame({"model": [], "seed": []}), 0, points)
+    ),
 }  # fmt: skip
 NOTHING_TO_DRAW = re.compile("(are constant|are no positive numbers|are no numbers)")
 
@@ -347,7 +456,7 @@ def test_regions_and_test_sets_without_points_are_drawn_or_said(points, kind):
 def test_runs_without_numbers_are_left_out_or_said(runs, value):
     for changed in (runs["seed"] == 2, runs["model"] == "BayesNet", runs["model"] != ""):
         for draw, columns in (
-            (figures.delta_bars, list(figures.DELTAS)),
+            (figures.delta_bars, list(over_seeds.DELTAS)),
             (figures.seeds_scatter, ["var_ood", "mse_ood"]),
         ):
             frame = runs.copy()
@@ -361,12 +470,15 @@ def test_runs_without_numbers_are_left_out_or_said(runs, value):
 
 
 def test_one_draw_gives_the_figures_that_need_no_variance_and_names_the_others(tmp_path, points, runs, monkeypatch):
-    monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
+    monkeypatch.setattr(catalogue, "save", lambda fig, stem: [stem])
     single = {model: frame[80:120].assign(var=1e-6) for model, frame in points.items()}
     written, missing = figures.all_figures(
         runs, lambda dataset, model, seed: single[model], {"energy": None}, "published", tmp_path
     )
-    drawn, left_out = {"seeds", "deltas", "risk_coverage", "means"}, {"mse_var", "mse_var_fit", "calibration"}
+    drawn, left_out = (
+        {"seeds", "deltas", "risk_coverage", "means", "uncertainty"},
+        {"mse_var", "mse_var_fit", "calibration"},
+    )
     assert {path.name for path in written} == {"layer", *(f"energy_{kind}" for kind in drawn)}
     assert {note.rpartition(": ")[0].partition(": the")[0] for note in missing} == {
         f"energy: no {kind}" for kind in left_out
@@ -375,7 +487,7 @@ def test_one_draw_gives_the_figures_that_need_no_variance_and_names_the_others(t
 
 
 def test_damaged_points_are_said_and_the_other_models_drawn(tmp_path, points, runs, monkeypatch):
-    monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
+    monkeypatch.setattr(catalogue, "save", lambda fig, stem: [stem])
 
     def load_points(dataset: str, model: str, seed: int) -> pd.DataFrame:
         if model == "BayesNet":
@@ -383,8 +495,8 @@ def test_damaged_points_are_said_and_the_other_models_drawn(tmp_path, points, ru
         return points[model][80:120]
 
     written, missing = figures.all_figures(runs, load_points, {"energy": None}, "published", tmp_path)
-    seed = figures.representative_seed(runs, "energy", "published")
-    assert len(written) == 8 and missing == [f"energy: no points of BayesNet, seed {seed}: 0.parquet is damaged"]
+    seed = representative_seed(runs, "energy", "published")
+    assert len(written) == 9 and missing == [f"energy: no points of BayesNet, seed {seed}: 0.parquet is damaged"]
 
 
 NAMES = ["数据", "😀", "العربية", "$x^2$", "a_b^c", "$", "{x}%&#~\\", "数" * 60, "Москва"]
@@ -414,19 +526,19 @@ def test_other_fonts_are_used_for_what_the_usual_one_lacks(monkeypatch):
 
 
 def test_large_numbers_in_legends_are_short():
-    assert [figures._number(value, 2) for value in (1e8, -1e9, 1e300, np.inf, np.nan, -0.001)] == \
+    assert [drawing.number(value, 2) for value in (1e8, -1e9, 1e300, np.inf, np.nan, -0.001)] == \
         ["100000000.00", "−1.00e+09", "1.00e+300", "inf", "—", "0.00"]  # fmt: skip
 
 
 def test_a_row_of_the_table_is_all_that_a_figure_needs(tmp_path, points, runs, monkeypatch):
     drawn = []
-    needs = {"any": {"needs_points": False}, "pointwise": {}, "real": {"needs_points": False, "for_toy": False}}
+    needs = {"any": {"needs": "runs"}, "pointwise": {}, "real": {"needs": "runs", "for_toy": False}}
     rows = {
         kind: figures.FigureKind(lambda given, kind=kind: drawn.append((given.dataset, kind)), kind, "", **options)
         for kind, options in needs.items()
     }
-    monkeypatch.setattr(figures, "FIGURES", rows)
-    monkeypatch.setattr(figures, "save", lambda fig, stem: [stem])
+    monkeypatch.setattr(catalogue, "FIGURES", rows)
+    monkeypatch.setattr(catalogue, "save", lambda fig, stem: [stem])
     frame = pd.concat([runs.assign(dataset=name) for name in ("airfoil", "energy", "step")])
     sets = {"airfoil": None, "energy": None, "step": data.load("step")}
     load_points = lambda dataset, model, seed: None if dataset == "airfoil" else points[model]

@@ -39,6 +39,32 @@ def write_points(folder, model, seed, dataset="step"):
     points([1, 2, 3, 4], [1, 2, 3, 5]).to_parquet(path)
 
 
+def test_the_committed_folder_is_read_with_all_its_seeds(monkeypatch, tmp_path):
+    main, more = tmp_path / "main", tmp_path / "more"
+    monkeypatch.setattr("fdn.paths.COMMITTED_RESULTS", main)
+    monkeypatch.setattr("fdn.paths.EXTRAS", more)
+    for folder, seeds in ((main, (0, 1)), (more, (1, 2, 3))):
+        results.write_metrics(folder, runs(models=["BayesNet"], seeds=seeds))
+    assert list(findings.read(main)["seed"]) == [0, 1, 2, 3]
+    assert list(findings.read(more)["seed"]) == [1, 2, 3]  # any other folder is read as it is
+    counted = pd.concat([runs(models=["BayesNet"], seeds=range(4)), runs(models=["MLPNet"], seeds=(0,))])
+    words = findings.seed_counts(counted, ["step", "sine"], "published")
+    assert words == "Seeds: step 4 (MLPNet 1), sine none."
+
+
+def test_the_place_of_a_seed_is_its_rank_among_all():
+    metrics = runs(models=["BayesNet"], seeds=range(5), mse_ood=lambda m, s: [3, 9, 1, 7, 5][s], var_ood=1.0)
+    assert findings.places(metrics, 3)["BayesNet"] == {
+        "mse_ood": 4,
+        "var_ood": 1,
+        "delta_crps": 1,
+        "aurc": 1,
+        "seeds": 5,
+    }
+    assert findings.places_words(metrics, 3) == "Its rank among 5 seeds by OOD MSE, OOD Var: BayesNet 4, 1"
+    assert findings.places_words(metrics[metrics["seed"] == 3], 3) == "" and findings.places(metrics, 9) == {}
+
+
 @pytest.mark.parametrize("out, recompute", [("", "yes"), (3, False), ("", 1)])
 def test_parameters_of_the_wrong_kind_are_refused(out, recompute):
     with pytest.raises(UserError, match="expected"):
@@ -80,7 +106,9 @@ def test_results_of_a_data_set_show_the_representative_seed(tmp_path):
         write_points(tmp_path, "LP-FDNet", seed)
     found = findings.dataset_results(tmp_path, metrics, "step", "published")
     assert (found.seed, list(found.points)) == (1, ["LP-FDNet"])
-    assert "representative one of 3" in found.remark and found.title == "step, seed 1, protocol published"
+    assert "representative one of 3" in found.remark and found.title.startswith(
+        "step, seed 1, protocol published\nIts rank"
+    )
     assert set(found.runs["model"]) == set(STOCHASTIC_MODELS)
 
 

@@ -6,23 +6,27 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import mannwhitneyu
 
+import fdn
 from fdn import paths
 from fdn.errors import UserError
 from fdn.metrics import spearman
 from fdn.models import BASELINE, FDN_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED
-from fdn.report import claims, comparison, findings
+from fdn.report import claims, comparison, findings, published
 from fdn.report.pages import differences as page_of_differences
 from fdn.report.pages import extras as page_of_extras
 from fdn.report.pages import readme
+from fdn.report.pages import seeds as page_of_seeds
 from fdn.report.pages.comparison import write_comparison
 from fdn.report.published import DATASETS
 from fdn.report.tables import corrected_mean_error
-from fdn.runs import differences, extras, results
+from fdn.runs import bands, differences, extras, results
 
 README = paths.ROOT / "README.md"
 PAGES = [README, *sorted((paths.ROOT / "docs").glob("*.md"))]
@@ -73,10 +77,32 @@ def anchors(page: Path) -> set[str]:
 def test_commands_of_the_pages_for_readers_exist(page):
     text = page.read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert set(re.findall(r"make ([a-z-]+)`?", " ".join(re.findall(r"`[^`]+`|^\$ .*$", text, re.MULTILINE)))) <= targets
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
     from fdn.cli import COMMANDS
 
     assert set(re.findall(r"(?<!from )(?<!import )\bfdn ([a-z]+) ", text)) <= set(COMMANDS)
+
+
+def code_of(page: str) -> str:
+    (block,) = re.findall(r"```python\n(.*?)```", (paths.ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    return block
+
+
+def test_the_code_of_the_pages_for_readers_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(fdn, "PUBLISHED", dataclasses.replace(PUBLISHED, epochs=2, eval_draws=3), raising=False)
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    pd.DataFrame(rng.normal(size=(60, 3)), columns=["temperature", "x", "y"]).to_csv("mine.csv", index=False)
+    for page in ("README.md", "docs/own_data.md"):
+        found = {}
+        exec(code_of(page), found)
+        prediction = found["prediction"]
+        assert prediction.draws.shape[0] == 3 and prediction.mean.shape == prediction.epistemic.shape
+    K, B, P, h = 4, 5, 2 * (3 + 1), 6
+    found = {"K": K, "a": torch.randn(K, B, 3), "z": torch.rand(B, h), "weight": torch.randn(2 * P, h),
+             "bias": torch.randn(2 * P)}  # fmt: skip
+    exec(code_of("docs/op.md"), found)
+    assert found["y"].shape == (K, B, 2) and found["kl"].shape == (1, B)
 
 
 def test_every_page_of_docs_is_on_its_index_and_within_reach_of_the_readme():
@@ -98,6 +124,7 @@ def medians():
 
 def test_the_readme_s_verdict_is_what_the_committed_results_say(medians):
     metrics, median = medians
+    low, high = (metrics.groupby(["dataset", "model"])["mean_id"].quantile(q).unstack() for q in (0.05, 0.95))
     text = re.sub(r"\s+", " ", README.read_text(encoding="utf-8"))
     for name in DATASETS:
         here, spread = median.loc[name], metrics[metrics["dataset"] == name].groupby("model")["delta_var"]
@@ -107,17 +134,34 @@ def test_the_readme_s_verdict_is_what_the_committed_results_say(medians):
             assert row["coverage_90_ood"] >= 0.9 and row["coverage_90_id"] >= 0.9
             assert row["width_90_id"] > width_of_targets(name), "wider than the targets' own spread"
             assert row["mse_id"] > here.at[BASELINE, "mse_id"], "a draw is worse than the training mean"
-            assert row["mean_id"] > here.at["MLPDropoutNet", "mean_id"]
-            assert (row["mean_id"] > here.at["DeepEnsembleNet", "mean_id"]) == (name != "sine")
+            assert (low.at[name, model] > high.at[name, "MLPDropoutNet"]) == (name != "quad"), "intervals apart"
+            assert high.at[name, model] > low.at[name, "DeepEnsembleNet"], "on none more accurate"
             assert row["best_epoch"] < PUBLISHED.warmup, "kept inside the warm-up"
             assert spread.max()[model] > 3 * abs(spread.min()[model]), "several-fold between seeds"
-    for words in ("on every task and more than dropout, ensembles and BayesNet", "90 % bands cover the targets",
-                  "wider than the targets' own spread", "a draw is worse than predicting the training mean",
-                  "dropout's on every task, and than the ensemble's on all but the sine", "inside the warm-up of beta",
-                  "they differ several-fold"):  # fmt: skip
+    for words in (
+        "on every task and more than dropout, ensembles and BayesNet", "90 % bands cover the targets",
+        "wider than the targets' own spread", "a draw is worse than predicting the training mean",
+        "dropout's on all tasks but the quadratic", "more accurate than the ensemble's on none",
+        "inside the warm-up of beta", "they differ several-fold",
+    ):  # fmt: skip
         assert words in text
     too_narrow = median["coverage_90_ood"].unstack("model")[["MLPDropoutNet", "DeepEnsembleNet"]] < 0.9
     assert too_narrow.mean().gt(0.5).all() and "those of dropout and ensembles usually are" in text
+
+
+def test_what_a_reader_should_know_is_what_the_committed_results_say(medians):
+    text = re.sub(r"\s+", " ", (paths.ROOT / "docs" / "score.md").read_text(encoding="utf-8"))
+    assert "two to sixteen times that of predicting the training mean (more on the quadratic)" in text
+    metrics, median = medians
+    draw = median["mse_id"].unstack()
+    ratio = draw[[*FDN_MODELS, "GaussHyperNet"]].div(draw[BASELINE], axis=0)
+    assert ratio.drop("quad").round().ge(2).all(axis=None) and ratio.drop("quad").round().le(16).all(axis=None)
+    assert (ratio.loc["quad"] > 16).all()
+    low = metrics.groupby(["dataset", "model"])["mean_id"].quantile(0.05).unstack()
+    assert (low[list(FDN_MODELS)].lt(draw[BASELINE], axis=0)).all(axis=None), "beats the training mean or is about even"
+    step = metrics[(metrics["dataset"] == "step") & (metrics["model"] != BASELINE)].groupby("model")["delta_var"]
+    spread = step.max() / step.min().clip(lower=1e-9)
+    assert (spread["LP-FDNet"] > 10 * spread[["MLPDropoutNet", "BayesNet"]]).all()
 
 
 def width_of_targets(name: str) -> float:
@@ -142,7 +186,7 @@ def test_variance_says_less_of_the_error_of_the_mean_and_tells_regions_apart_no_
 
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
     metrics = comparison.with_committed(paths.COMMITTED_RESULTS)
-    for path in write_comparison(tmp_path, metrics, "published", extras.with_extras(metrics)):
+    for path in write_comparison(tmp_path, metrics, "published"):
         assert path.read_text(encoding="utf-8") == (paths.COMPARISON / path.name).read_text(encoding="utf-8"), path.name
 
 
@@ -150,6 +194,19 @@ def test_page_of_claims_holds_the_committed_results(tmp_path):
     """Long, for every sentence is judged in all of some 3,000 cells."""
     for path in claims.write(tmp_path):
         assert path.read_text(encoding="utf-8") == (paths.CLAIMS / path.name).read_text(encoding="utf-8"), path.name
+
+
+def test_page_of_all_seeds_holds_the_committed_results_and_curves():
+    page = (paths.SEEDS / "README.md").read_text(encoding="utf-8")
+    curves = bands.load(paths.COMMITTED_RESULTS)
+    metrics = extras.read(paths.COMMITTED_RESULTS)
+    assert page == page_of_seeds.page(metrics, curves)
+    for dataset in published.DATASETS:  # curves show the seed that figures show
+        assert curves.loc[curves["dataset"] == dataset, "shown"].notna().any(), dataset
+        seed = published.representative_seed(metrics, dataset)
+        assert sorted(path.stem for path in paths.COMMITTED_RESULTS.glob(f"points/published/{dataset}/LP-FDNet/*")) == [
+            str(seed)
+        ]
 
 
 @pytest.mark.skipif(not (paths.EXTRAS / "README.md").exists(), reason="no extras were run yet: `fdn extras`")

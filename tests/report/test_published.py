@@ -12,8 +12,8 @@ from fdn.errors import UserError
 from fdn.models import PAPER_MODELS
 from fdn.paths import PUBLISHED_TABLES
 from fdn.report import published
-from fdn.report.comparison import miss_table, more_seeds, score_table
-from fdn.report.pages.comparison import comparison_page, write_comparison
+from fdn.report.comparison import miss_list, miss_table, score_table
+from fdn.report.pages.comparison import write_comparison
 
 
 def seeds(dataset: str, model: str, protocol: str = "published", **columns) -> pd.DataFrame:
@@ -339,6 +339,17 @@ def test_misses_are_measured_from_the_seeds_range():
     assert str(len(table.rows)) in table.title
 
 
+def test_the_list_of_misses_has_a_line_for_each_reason(monkeypatch):
+    found = published.compare(seeds("step", "BayesNet", slope_b=[10.0, 20.0, 30.0], aurc=[100.0, 200.0, 300.0]))
+    missed = found[found["verdict"] == published.OUTSIDE]
+    why = missed[["dataset", "model", "metric"]].assign(reason=["bent"] + ["far"] * (len(missed) - 1))
+    monkeypatch.setattr(published, "load_reasons", lambda: why)
+    lines = miss_list(found).splitlines()
+    assert len(lines) == 2 and sum(line.count("; ours [") for line in lines) == len(missed)
+    assert any("71.82; ours [10.00, 30.00]" in line for line in lines)
+    assert miss_list(found.assign(verdict=published.CENTRAL)).startswith("Every compared number")
+
+
 def test_the_score_table_ends_with_the_total():
     table = score_table(published.compare(seeds("step", "BayesNet", spearman=[0.987] * 3)))
     assert table.rows[-1] == ("", "total", "7", "1 (14%)", "45%", "1 (14%)", "50%", "6 (86%)", "245")
@@ -352,19 +363,3 @@ def test_the_page_and_the_file_hold_every_number(tmp_path):
     for number in published.load_published().itertuples():
         start = f"| {number.dataset} | {number.model} | {number.metric} | {number.printed} |"
         assert sum(line.startswith(start) for line in lines) == 1, start
-
-
-def test_the_page_counts_further_seeds_as_well(tmp_path):
-    """Long, for a page of comparison has a randomisation test, by resampling."""
-    few, many = perfect_seeds(3), perfect_seeds(5)
-    more = pd.concat([few[few["dataset"] != "ccpp"], many[many["dataset"] == "ccpp"]])
-    said = more_seeds(few, more, "published")
-    assert said.startswith(
-        "With the further seeds of data/extras (ccpp 5) 252 of 252 are inside min–max (100%; by chance 53%), 252"
-    )
-    assert more_seeds(few, few, "published") == ""
-    _, page = write_comparison(tmp_path, few, "published", more)
-    assert said in page.read_text(
-        encoding="utf-8"
-    ) and "**How many are reached with all seeds there are.**" in page.read_text(encoding="utf-8")
-    assert "all seeds there are" not in comparison_page(few, "published", few)

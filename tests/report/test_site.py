@@ -21,7 +21,7 @@ from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import figures, published
 from fdn.report.claims import summary
 from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED
-from fdn.report.site import build, claims, explore, markup, notebooks, pages
+from fdn.report.site import build, claims, explore, guides, markup, notebooks, pages
 from fdn.report.site.base import Site
 from fdn.report.site.glossary import ANCHORS, TERMS
 from fdn.report.site.public import ENTRIES
@@ -127,7 +127,7 @@ def test_the_committed_results_are_shown_with_all_their_seeds(tmp_path):
 def test_the_front_page_takes_its_answers_from_the_readme_and_its_counts_from_the_claims(source):
     page = text_of(source, "index.md")
     assert "**Does FDN do what the paper says?" in page and "**What should I use it for?**" in page
-    assert "## What a reader should know" in page and "step_bands.png" in page
+    assert "## What a reader should know" in page and "/figures/step_" in page
     found = claims.statements()
     for verdict, count in claims.counts(found).items():
         assert re.search(rf"<b>{count}</b> of {len(found)} statements: <span[^>]*>{verdict}</span>", page)
@@ -144,6 +144,7 @@ def test_claims_page_has_every_statement_once_with_its_verdict_first_and_a_link_
     counts = claims.counts(found)
     parts = [part for one in found for part in one.parts]
     words = f"{counts[HOLDS]} hold, {counts[PARTLY]} hold in part, {counts[FAILS]} do not hold"
+    assert words in page, "as the rules say, which are those of the page that `fdn claims` writes"
     assert words in summary(parts) and counts[UNMEASURED] == len(found) - sum(list(counts.values())[:3])
     assert "(claims.csv)" in page
 
@@ -261,7 +262,7 @@ def test_notebook_cells_that_only_import_are_folded_and_figures_are_described():
 
 def test_links_of_the_repository_s_pages_hold_in_the_site(source, run):
     site = Site.of(run, source)
-    link = lambda address, page="docs/a.md": pages.linked(site, Path(page), f"[x]({address})")
+    link = lambda address, page="docs/a.md": guides.linked(site, Path(page), f"[x]({address})")
     assert link("../README.md") == "[x](/index.md)"
     assert link("../data/comparison/compare.md") == "[x](/comparison.md)"
     assert link("../data/claims") == link("../data/claims/README.md") == "[x](/data/claims/README.md)"

@@ -14,7 +14,7 @@ from fdn.data.dataset import Dataset
 from fdn.models import MODEL_NAMES, ModelSpec
 from fdn.protocol import AS_WRITTEN, PUBLISHED, get_protocol
 from fdn.streams import Streams, seed_sequence
-from fdn.training.loop import fit
+from fdn.training.loop import fit, restore
 from fdn.training.objectives import HeteroscedasticGaussian
 from fdn.training.prediction import Prediction
 
@@ -181,3 +181,25 @@ def test_prediction_decomposes_the_variance_and_is_a_mixture():
     y = np.array([0.1, -2.0, 3.0])
     constant = Prediction(draws, torch.full_like(draws, 0.5)).mixture()
     np.testing.assert_allclose(-constant.log_prob(torch.as_tensor(y)), metrics.nll(draws.numpy(), y, 0.5))
+
+
+@pytest.mark.parametrize("name", ["LP-FDNet", "DeepEnsembleNet"])
+def test_the_last_epoch_can_be_kept_and_is_where_training_ends(dataset, name):
+    protocol = replace(PUBLISHED, **SMALL, epochs=40, learning_rate=0.2)
+    best, last = (fit(small(name), dataset, replace(protocol, keep=keep), [0, 3]) for keep in ("best", "last"))
+    np.testing.assert_array_equal(best.scores, last.scores)  # the same training
+    epochs = best.scores.shape[1]
+    assert list(last.best_epoch) == [epochs] * 2 and min(best.best_epoch) < epochs
+    until_best = int(best.best_epoch[0]) * small(name).members
+    ends = fit(small(name), dataset, replace(protocol, epochs=until_best, keep="last"), [0])
+    np.testing.assert_array_equal(ends.flat[0], best.flat[0])  # it ends where the best epoch was
+    again = restore(last.spec, dataset, last.protocol, [0, 3], last.flat.numpy(), last.scores)
+    assert list(again.best_epoch) == [epochs] * 2
+
+
+def test_the_last_epoch_kept_is_one_with_a_finite_score(dataset):
+    spec, protocol = small("MLPNet"), replace(PUBLISHED, keep="last")
+    scores = np.array([[3.0, 2.0, np.nan], [np.nan] * 3, [1.0, np.inf, 4.0]])
+    flat = np.zeros((3, fit(spec, dataset, replace(protocol, epochs=1), [0]).flat.shape[1]))
+    assert list(restore(spec, dataset, protocol, [0, 1, 2], flat, scores).best_epoch) == [2, 0, 3]
+    assert list(restore(spec, dataset, PUBLISHED, [0, 1, 2], flat, scores).best_epoch) == [2, 0, 1]

@@ -126,9 +126,12 @@ def test_runs_the_same_from_any_directory(path):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("01_method", {"dataset", "seed", "out"}),
+        ("02_protocol", {"dataset", "seed", "out"}),
         ("03_toy", PARAMETERS),
         ("04_uci", PARAMETERS),
-        ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples"}),
+        ("05_figures_and_tables", {"dataset", "seeds", "protocol", "out"}),
+        ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples", "seed", "out"}),
     ],
 )
 def test_parameters_have_types_and_help(name, expected):
@@ -140,3 +143,34 @@ def test_parameters_have_types_and_help(name, expected):
 
 def test_only_the_notebook_on_the_kernel_measures_run_times():
     assert [path.stem for path in NOTEBOOKS if measures_run_times(path)] == ["06_kernel"]
+
+
+@pytest.mark.parametrize("name", BOOK[:4])
+def test_a_chapter_ends_with_three_exercises_whose_answers_are_hidden(name):
+    text = "\n".join(cell.source for cell in read(ROOT / "notebooks" / f"{name}.ipynb").cells)
+    exercises = text.split("## Exercises")[1]
+    assert re.findall(r"^\*\*(\d)\.\*\*", exercises, re.MULTILINE) == ["1", "2", "3"]
+    assert exercises.count("<details><summary>Answer</summary>\n\n") == exercises.count("</details>") == 3
+
+
+@pytest.mark.parametrize("name", BOOK[2:4])
+def test_a_chapter_on_results_opens_with_a_figure_and_says_nothing_is_missing(name):
+    cells = code_cells(ROOT / "notebooks" / f"{name}.ipynb")
+    first = next(output for cell in cells for output in cell.outputs)
+    assert "image/png" in first["data"]
+    assert not any("to be trained" in text or "n/a" in text for cell in cells for text in output_texts(cell))
+
+
+def test_a_symbol_means_one_thing_in_all_notebooks():
+    for path in NOTEBOOKS:
+        prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+        assert r"\epsilon" not in prose, "noise is varepsilon"
+        assert not re.search(r"\\varepsilon\s*\+\s*\\operatorname\{softplus\}", prose), "the floor is sigma_min"
+        assert not re.search(r"\$P=|W=KB", prose), "P is the number of all trainable parameters, W a matrix"
+
+
+def test_links_of_notebooks_lead_somewhere():
+    for path in NOTEBOOKS:
+        prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+        for target in re.findall(r"\]\(([^)\s:#]+)\)", prose):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"

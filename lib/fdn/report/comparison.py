@@ -12,7 +12,7 @@ import pandas as pd
 from fdn import paths
 from fdn.report import published
 from fdn.report.tables import DASH, plain_number
-from fdn.runs import results
+from fdn.runs import extras, results
 from fdn.typesetting import Table
 
 HERE, COMMITTED, MISSING = "here", "committed", "missing"
@@ -21,20 +21,21 @@ HERE, COMMITTED, MISSING = "here", "committed", "missing"
 def with_committed(folder: Path) -> pd.DataFrame:
     """Metrics of a folder, and committed ones for each (dataset, model, protocol) it lacks.
 
-    The column ``where`` says "here" or "committed". The committed folder itself is committed throughout.
+    The column ``where`` says "here" or "committed". The committed folder itself, whose further seeds are those of
+    data/extras, is committed throughout.
 
     Raises:
         FileNotFoundError: if the folder holds no results.
     """
     committed = paths.COMMITTED_RESULTS
-    frame = results.load_metrics(folder)
+    frame = extras.read(folder)
     if folder.resolve() == committed.resolve():
         return frame.assign(where=COMMITTED)
     frame = frame.assign(where=HERE)
     if not (committed / "metrics.parquet").exists():
         return frame
     key = ["dataset", "model", "protocol"]
-    others = results.load_metrics(committed).assign(where=COMMITTED)
+    others = extras.read(committed).assign(where=COMMITTED)
     known = pd.MultiIndex.from_frame(others[key]).isin(pd.MultiIndex.from_frame(frame[key]))
     return results.sort(pd.concat([frame, others[~known]], ignore_index=True))
 
@@ -50,6 +51,12 @@ def compare(metrics: pd.DataFrame, protocol: str) -> pd.DataFrame:
     where = chosen.drop_duplicates(["dataset", "model"]).set_index(["dataset", "model"])["where"]
     keys = pd.MultiIndex.from_frame(comparison[["dataset", "model"]])
     return comparison.assign(where=where.reindex(keys).fillna(MISSING).to_numpy())
+
+
+def seed_counts(comparison: pd.DataFrame) -> str:
+    """How many seeds the published numbers of each data set are compared with, in words."""
+    counts = comparison.groupby("dataset", sort=False)["n_seeds"].max()
+    return ", ".join(f"{dataset} {count}" for dataset, count in counts.items())
 
 
 def score_table(comparison: pd.DataFrame) -> Table:
@@ -104,6 +111,21 @@ def misses(comparison: pd.DataFrame) -> pd.DataFrame:
     return comparison[comparison["verdict"] == published.OUTSIDE]
 
 
+def miss_list(comparison: pd.DataFrame) -> str:
+    """The numbers outside the seeds' range, a Markdown line for each reason."""
+    explained = published.with_reasons(misses(comparison), published.load_reasons())
+    if explained.empty:
+        return "Every compared number lies inside the range of the seeds."
+    lines = []
+    for reason, group in explained.groupby(explained["reason"].replace("", "no reason given"), sort=False):
+        numbers = ", ".join(
+            f"{row.dataset} {row.model} {row.metric} ({row.printed}; ours {_interval(row.min, row.max)})"
+            for row in group.itertuples()
+        )
+        lines.append(f"- {reason}: {numbers}")
+    return "\n".join(lines)
+
+
 def miss_table(comparison: pd.DataFrame) -> Table:
     """The numbers outside the seeds' range, how far outside they lie, and why."""
     explained = published.with_reasons(misses(comparison), published.load_reasons())
@@ -149,22 +171,3 @@ def number_table(comparison: pd.DataFrame, name: str, title: str) -> Table:
         rows=tuple(rows),
         align="lll" + "r" * 6 + "ll",
     )  # fmt: skip
-
-
-def more_seeds(metrics: pd.DataFrame, more: pd.DataFrame, protocol: str) -> str:
-    """How many published numbers ``more`` results reach, where they have further seeds of a data set.
-
-    "" if they have none.
-    """
-    few, many = published.compare(metrics, protocol), published.compare(more, protocol)
-    seeds = many.groupby("dataset", sort=False)["n_seeds"].max()
-    grown = seeds[seeds > few.groupby("dataset", sort=False)["n_seeds"].max()]
-    if not len(grown):
-        return ""
-    total = published.score(many).iloc[-1]
-    counts = ", ".join(f"{dataset} {count}" for dataset, count in grown.items())
-    return (
-        f"With the further seeds of data/extras ({counts}) {total['minmax']} of {total['n']} are inside min–max "
-        f"({total['minmax'] / total['n']:.0%}; by chance {total['expected_minmax']:.0%}), {total['central']} of them "
-        f"inside 5–95 % ({total['central'] / total['n']:.0%}; {total['expected_central']:.0%})."
-    )

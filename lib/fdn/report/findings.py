@@ -19,8 +19,8 @@ from fdn.arguments import seed_ranges
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import published
-from fdn.report.tables import DASH, MISSING, corrected_mean_error, plain_number
-from fdn.runs import results
+from fdn.report.tables import DASH, MISSING, band, corrected_mean_error, plain_number
+from fdn.runs import bands, extras, results
 from fdn.typesetting import Table, literal
 
 PROTOCOL_COLUMNS = {
@@ -48,21 +48,28 @@ class DatasetResults:
     points: Mapping[str, pd.DataFrame]  # model: a row per test point
     remark: str = ""  # what is shown, or why there is nothing to show
     true_function: Callable | None = None  # of a toy task
+    bands: pd.DataFrame | None = None  # of :mod:`fdn.runs.bands`, if the folder has them
 
     @property
     def title(self) -> str:
-        """Of its figures of one seed."""
-        return f"{self.dataset}, seed {self.seed}, protocol {self.protocol}"
+        """Of its figures of one seed: whose they are, and how extreme each model is there."""
+        lines = f"{self.dataset}, seed {self.seed}, protocol {self.protocol}", self.places
+        return "\n".join(filter(None, lines))
+
+    @property
+    def places(self) -> str:
+        """The rank of the seed among all."""
+        return places_words(self.runs, self.seed) if self.seed is not None else ""
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """The metrics of a results folder.
+    """The metrics of a results folder; of the committed one all that is committed (:func:`fdn.runs.extras.read`).
 
     Raises:
         UserError: if there are none, or if the file is damaged.
     """
     try:
-        return results.load_metrics(folder)
+        return extras.read(folder)
     except FileNotFoundError as error:
         raise UserError(str(error)) from error
 
@@ -97,24 +104,48 @@ def dataset_results(
     """The runs of a data set by those ``models`` that are stochastic, and their points for one seed.
 
     That is the representative seed of all in the folder. Where the paper's rule has no answer, since one of
-    the FDNs is missing, the first seed with points stands in, and ``remark`` says so.
+    the FDNs is missing, or the answer has no points, the first seed with points stands in, and ``remark`` says so.
     """
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     drawn = [model for model in STOCHASTIC_MODELS if model in models]
     runs = here[here["model"].isin(drawn)].reset_index(drop=True)
     try:
-        seeds = [published.representative_seed(metrics, dataset, protocol)]
-        remark = f"figures of one seed show seed {{}}, the representative one of {here['seed'].nunique()}"
+        chosen = published.representative_seed(metrics, dataset, protocol)
+        why = f"the representative seed, {chosen}, was kept without its points"
     except UserError:
-        seeds = sorted(runs["seed"].unique())
-        remark = "there is no representative seed without both FDNs; figures show seed {}"
-    for seed in map(int, seeds):
+        chosen, why = None, "there is no representative seed without both FDNs"
+    others = sorted(map(int, runs["seed"].unique()))
+    for seed in others if chosen is None else [chosen, *others]:
         cells = {model: (folder, dataset, model, protocol, seed) for model in drawn}
         points = {m: results.load_points(*cell) for m, cell in cells.items() if results.has_points(*cell)}
         if points:
-            return DatasetResults(dataset, protocol, runs, seed, points, f"{dataset}: {remark.format(seed)}.")
+            remark = f"figures of one seed show seed {seed}, the representative one of {here['seed'].nunique()}"
+            remark = remark if seed == chosen else f"{why}; figures show seed {seed}"
+            found = bands.of(folder, dataset, protocol)
+            return DatasetResults(dataset, protocol, runs, seed, points, f"{dataset}: {remark}.", bands=found)
     remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
     return DatasetResults(dataset, protocol, runs, None, {}, remark)
+
+
+def places(runs: pd.DataFrame, seed: int) -> dict[str, dict[str, int]]:
+    """Per model and metric of the paper's rule, the rank of a seed's value among all seeds, 1 for the smallest."""
+    found: dict[str, dict[str, int]] = {}
+    for model in STOCHASTIC_MODELS:
+        run = runs[runs["model"] == model].set_index("seed")
+        if seed in run.index:
+            ranks = {m: (run[m] < run.at[seed, m]).sum() + 1 for m in published.REPRESENTED_METRICS if m in run}
+            found[model] = {metric: int(rank) for metric, rank in ranks.items()} | {"seeds": len(run)}
+    return found
+
+
+def places_words(runs: pd.DataFrame, seed: int) -> str:
+    """The ranks of a seed in OOD MSE and OOD Var, model by model, in one line; "" if there is one seed alone."""
+    found = places(runs, seed)
+    counts = {place["seeds"] for place in found.values()}
+    if not counts or max(counts) < 2:
+        return ""
+    some = [f"{model} {place['mse_ood']}, {place['var_ood']}" for model, place in found.items()]
+    return f"Its rank among {max(counts)} seeds by OOD MSE, OOD Var: {'; '.join(some)}"
 
 
 def missing_cells(
@@ -135,6 +166,21 @@ def missing_cells(
     return lines
 
 
+def seed_counts(metrics: pd.DataFrame, datasets: Sequence[str], protocol: str) -> str:
+    """A Markdown sentence: how many seeds there are of each data set, and of models that have fewer."""
+    parts = []
+    for dataset in datasets:
+        here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
+        counts = here[here["model"] != BASELINE].groupby("model", sort=False)["seed"].nunique()
+        if counts.empty:
+            parts.append(f"{literal(dataset)} none")
+            continue
+        most = counts.max()
+        fewer = [f"{model} {count}" for model, count in counts.items() if count < most]
+        parts.append(f"{literal(dataset)} {most}" + (f" ({', '.join(fewer)})" if fewer else ""))
+    return f"Seeds: {', '.join(parts)}."
+
+
 def listing(items: Sequence[str]) -> str:
     """Items as a phrase.
 
@@ -147,8 +193,8 @@ def listing(items: Sequence[str]) -> str:
 def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     """Markdown bullets, one per region: which models predict better than the training mean, and which worse.
 
-    Medians over seeds of MSE_i of one draw, and of the squared error of the predictive mean, corrected for
-    Var / K.
+    By MSE_i of one draw, and by the squared error of the predictive mean, corrected for Var / K: a model is better or
+    worse if its 5 to 95 % band over seeds lies wholly on that side, else the two are not told apart.
     """
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     present = set(here["model"])
@@ -160,11 +206,12 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
         level = here.loc[here["model"] == BASELINE, f"mse_{region}"].median()
         parts = []
         for what, value in (("one draw", _draw_error), ("the predictive mean", corrected_mean_error)):
-            errors = {model: value(here[here["model"] == model], region).median() for model in models}
-            worse = [f"{m} ({plain_number(e)})" for m, e in errors.items() if not e < level]
-            better = [f"{m} ({plain_number(e)})" for m, e in errors.items() if e < level]
-            sides = [f"worse: {listing(worse)}"] * bool(worse) + [f"better: {listing(better)}"] * bool(better)
-            parts.append(f"{what} is " + "; ".join(sides))
+            errors = {model: band(value(here[here["model"] == model], region)) for model in models}
+            sides: dict[str, list[str]] = {"worse": [], "better": [], "not told apart": []}
+            for model, (middle, low, high) in errors.items():
+                side = "better" if high < level else "not told apart" if low <= level else "worse"
+                sides[side].append(f"{model} ({plain_number(middle)})")
+            parts.append(f"{what} is " + "; ".join(f"{side}: {listing(m)}" for side, m in sides.items() if m))
         bullets.append(
             f"- **{literal(dataset)}, {words}**, the training mean has a squared error of {plain_number(level)}. "
             f"Against it, {parts[0]}. And {parts[1]}."

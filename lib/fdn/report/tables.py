@@ -25,7 +25,7 @@ from fdn.models import (
     model_spec,
     multiply_accumulates,
 )
-from fdn.protocol import PROTOCOLS, Protocol
+from fdn.protocol import PROTOCOLS, PUBLISHED, Protocol
 from fdn.report.published import PUBLISHED_METRICS, load_published, rows_of
 from fdn.typesetting import Table, literal
 
@@ -41,48 +41,63 @@ REGION_COLUMNS = {
 }
 
 NOTATION = (  # symbol, meaning, shape, name in the code
-    ("$x$", "inputs of the training set", "(N, d)", "fdn.data.dataset.Dataset.x_train"),
-    ("$y$", "targets of the training set", "(N,)", "fdn.data.dataset.Dataset.y_train"),
-    ("$z$", "split feature: its band separates ID from OOD", "column of x",
-     "fdn.data.dataset.Dataset.split_feature"),
+    ("$x$", "input", "(N, d_x)", "fdn.data.dataset.Dataset.x_train"),
+    ("$y$", "target", "(N,)", "fdn.data.dataset.Dataset.y_train"),
+    (r"$\mathcal{D}$", "training set", "N pairs (x, y)", "fdn.data.dataset.Dataset"),
+    ("$N$", "number of training examples", "scalar", "fdn.data.dataset.Dataset.x_train"),
+    ("$T$", "number of test examples", "scalar", "fdn.data.dataset.Dataset.x_test"),
     ("$d_x$", "number of inputs", "scalar", "fdn.data.dataset.Dataset.n_features"),
+    ("$d_y$", "number of targets: 1 in all experiments", "scalar", "fdn.data.dataset.Dataset.y_train"),
     ("$D_y$", "outputs of the network that parametrise the likelihood", "scalar",
      "fdn.training.objectives.HomoscedasticGaussian.n_outputs"),
+    ("$z$", "split feature: its band separates ID from OOD", "column of x",
+     "fdn.data.dataset.Dataset.split_feature"),
     (r"$f_\theta$", "base network", "(K, B, D_y)", "fdn.models.Network"),
+    (r"$\theta$", "weights and biases of the base network", "(K, 1 or B, weights)", "fdn_kernels.WeightGaussian"),
     (r"$\phi$", "trainable parameters, all replicates", "(R, P)", "fdn.training.loop.Fit.flat"),
+    (r"$p(y \mid x, \theta)$", "likelihood", "(K, B)", "fdn.training.objectives.HomoscedasticGaussian"),
+    (r"$p_0(\theta)$", "prior over weights", "its standard deviation", "fdn.protocol.Protocol.prior_scale"),
     (r"$q_\phi(\theta_\ell \mid s_\ell)$", "weight distribution of an FDN layer", "(K, B, weights)",
      "fdn.models.posteriors.FDNLinear"),
-    (r"$\mu_\ell, \sigma_\ell$", "its mean and standard deviation", "(K, B, d_out, d_in)",
-     "fdn_kernels.WeightGaussian"),
-    (r"$s_\ell$", "conditioning signal: x (IC) or the previous activation (LP)", "(K, B, d_s)",
+    (r"$\mu_\ell, \sigma_\ell$", "its mean and standard deviation", "(K, B, weights)", "fdn_kernels.WeightGaussian"),
+    (r"$\rho_{W,\ell}, \rho_{b,\ell}$", r"$\sigma$ before the softplus, of weights and of biases", "(K, B, weights)",
+     "fdn.models.posteriors.Hypernet"),
+    (r"$\beta_t$", "weight of the KL term", "scalar", "fdn.training.objectives.beta_at"),
+    (r"$\mathcal{L}_{\beta\text{-ELBO}}$", "training loss", "(R,)", "fdn.training.objectives.beta_elbo"),
+    (r"$\mathcal{L}_{\mathrm{IWAE}}$", "its importance-weighted variant", "(R,)", "fdn.training.objectives.iwae"),
+    ("$L$", "number of layers: one more than hidden ones", "scalar", "fdn.models.ModelSpec.hidden"),
+    (r"$d_\ell$", "widths of the layers", "tuple", "fdn.models.ModelSpec.hidden"),
+    (r"$a_\ell$", "activation of a layer; in Algorithm 1 $h_l$", "(K, B, d_l)", "fdn.models.Network"),
+    (r"$s_\ell$", "conditioning signal: x (IC) or the previous activation (LP); in Algorithm 1 $c_l$", "(K, B, d_s)",
      "fdn.models.posteriors.FDNLinear.condition"),
-    (r"$A_\ell$", "hypernetwork of a layer", "d_s to 2 P_l", "fdn.models.posteriors.Hypernet"),
+    (r"$d_{s,\ell}$", "its width", "scalar", "fdn.models.posteriors.FDNLinear.condition"),
+    (r"$A_\ell$", "hypernetwork of a layer", "d_s to P_l", "fdn.models.posteriors.Hypernet"),
+    (r"$P_\ell$", r"outputs of it, $2(d_{\ell-1}d_\ell+d_\ell)$: two for each weight and bias", "scalar",
+     "fdn.models.posteriors.Hypernet"),
+    (r"$Q_\ell$", r"ours: weights and biases of a layer, $P_\ell/2$", "scalar", "fdn_kernels.WeightGaussian"),
+    ("$P$", "number of all trainable parameters", "scalar", "fdn.models.count_parameters"),
     (r"$h_{\mathrm{hyp}}$", "hidden width of a hypernetwork", "scalar", "fdn.models.ModelSpec.hyper"),
-    ("$d_h$", "width of GaussHyperNet's latent vector", "scalar", "fdn.models.ModelSpec.latent"),
-    (r"$d_\ell$", "widths of the hidden layers", "tuple", "fdn.models.ModelSpec.hidden"),
-    ("$P$", "number of trainable parameters", "scalar", "fdn.models.count_parameters"),
+    ("$d_h$", "width of GaussHyperNet's latent vector $h$", "scalar", "fdn.models.ModelSpec.latent"),
     ("$M$", "members of the ensemble", "scalar", "fdn.models.ModelSpec.members"),
     ("$K$", "draws per input: training", "scalar", "fdn.protocol.Protocol.train_draws"),
     ("$K$", "draws per input: validation and test", "scalar", "fdn.protocol.Protocol.eval_draws"),
-    (r"$\varepsilon^{(k)}$", "standard normal noise of a pass", "(K, 1 or B, weights)",
-     "fdn.models.Noise.eps"),
-    (r"$\varepsilon$", r"floor in $\sigma = \varepsilon + \mathrm{softplus}(\rho)$", "scalar",
-     "fdn.protocol.Protocol.floor"),
-    (r"$p(y \mid x, \theta)$", "likelihood", "(K, B)", "fdn.training.objectives.HomoscedasticGaussian"),
-    (r"$\sigma^2$", "its noise variance", "scalar", "fdn.protocol.Protocol.noise_variance"),
+    ("$B$", "examples of a minibatch", "scalar", "fdn.protocol.Protocol.batch_size"),
     (r"$\sigma_0$", "standard deviation of the prior over weights", "scalar",
      "fdn.protocol.Protocol.prior_scale"),
-    (r"$\beta$", "weight of the KL term", "scalar", "fdn.training.objectives.beta_at"),
-    (r"$\mathcal{L}_{\beta\text{-ELBO}}$", "training loss", "(R,)", "fdn.training.objectives.beta_elbo"),
-    (r"$\mathcal{L}_{\mathrm{IWAE}}$", "its importance-weighted variant", "(R,)", "fdn.training.objectives.iwae"),
+    (r"$\sigma^2$", "noise variance of the likelihood", "scalar", "fdn.protocol.Protocol.noise_variance"),
+    (r"$\varepsilon^{(k)}$", "standard normal noise of a pass", "(K, 1 or B, weights)",
+     "fdn.models.Noise.eps"),
+    (r"$\sigma_{\min}$", r"floor in $\sigma = \sigma_{\min} + \mathrm{softplus}(\rho)$; the paper writes "
+     r"$\varepsilon$ too", "scalar", "fdn.protocol.Protocol.floor"),
     (r"$\hat\mu_i$", "predictive mean", "(T,)", "fdn.metrics.predictive_mean"),
     (r"$\mathrm{Var}_i$", "predictive variance over the draws", "(T,)", "fdn.metrics.variance"),
     (r"$\mathrm{MSE}_i$", "mean squared error of the draws", "(T,)", "fdn.metrics.mse"),
     (r"$\mathrm{Bias}_i$", "error of the predictive mean", "(T,)", "fdn.metrics.bias"),
     (r"$\mathrm{CRPS}_i$", "continuous ranked probability score", "(T,)", "fdn.metrics.crps"),
     (r"$\mathrm{NLL}_i$", "negative log predictive density", "(T,)", "fdn.metrics.nll"),
-    (r"$\rho$", "Spearman correlation of Var and MSE", "scalar", "fdn.metrics.spearman"),
+    (r"$\rho(\cdot,\cdot)$", "Spearman correlation; alone, of Var and MSE", "scalar", "fdn.metrics.spearman"),
     ("$a, b$", "least-squares fit MSE = a + b Var", "scalars", "fdn.metrics.linear_fit"),
+    ("$b'$", r"ours: slope of $\mathrm{Bias}_i^2$ against Var, $b-1$", "scalar", "fdn.metrics.linear_fit"),
     ("$R(c)$", "risk at coverage c", "(T,)", "fdn.metrics.risk_coverage"),
     (r"$\mathrm{AURC}$", "area under it", "scalar", "fdn.metrics.aurc"),
     (r"$\Delta(\cdot)$", "OOD mean less ID mean", "scalar", "fdn.metrics.summary"),
@@ -117,6 +132,22 @@ def _spread(values: pd.Series, show: Callable[[float], str], join: str) -> str:
     return f"{show(defined.median())}{mark}{join}[{show(defined.min())}, {show(defined.max())}]"
 
 
+def band(values: pd.Series | np.ndarray) -> tuple[float, float, float]:
+    """Median, 5 and 95 % quantile of the values that are numbers; NaN if there are none."""
+    numbers = np.asarray(values, dtype=float)
+    numbers = numbers[np.isfinite(numbers)]
+    return tuple(np.quantile(numbers, [0.5, 0.05, 0.95])) if len(numbers) else (np.nan,) * 3
+
+
+def band_text(middle: float, low: float, high: float) -> str:
+    """A median and its band.
+
+    >>> band_text(0.5, 0.25, 1.0)
+    '0.500 [0.250, 1.000]'
+    """
+    return DASH if np.isnan(middle) else f"{plain_number(middle)} [{plain_number(low)}, {plain_number(high)}]"
+
+
 def _runs(metrics: pd.DataFrame, dataset: str, protocol: str) -> dict[str, pd.DataFrame]:
     chosen = rows_of(metrics, dataset=dataset, protocol=protocol)
     return dict(list(chosen.groupby("model", observed=True)))
@@ -141,11 +172,14 @@ def _notes(rows: Sequence[Sequence[str]], missing: Sequence[str], where: str) ->
     return tuple(notes)
 
 
-def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> Table:
+def result_table(
+    metrics: pd.DataFrame, dataset: str, protocol: str = "published", models: Sequence[str] = STOCHASTIC_MODELS
+) -> Table:
     """A result table of the paper: published value, reproduced median and [min, max] over seeds in a cell.
 
-    Rows are the paper's six models, and others that are stochastic where they were run; columns rho, b, a, AURC, delta
-    Var, delta MSE and delta CRPS, with the decimals the paper prints in that table. A data set the paper does not have
+    Rows are the paper's six models, and others that are stochastic where they were run, as far as they are among
+    ``models``; columns rho, b, a, AURC, delta Var, delta MSE and delta CRPS, with the decimals the paper prints in that
+    table. Runs of another protocol than the published numbers' are said to be. A data set the paper does not have
     gets the most decimals the paper prints for a column, and no published line. Source: tables "step-unified" to
     "energy-unified", Appendix F.
     """
@@ -159,7 +193,8 @@ def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
     )
     runs = _runs(metrics, dataset, protocol)
     rows = []
-    models = (*PAPER_MODELS, *(m for m in STOCHASTIC_MODELS if m in runs and m not in PAPER_MODELS))
+    order = (*PAPER_MODELS, *(m for m in STOCHASTIC_MODELS if m in runs and m not in PAPER_MODELS))
+    models = [model for model in order if model in models]
     for model in models:
         in_print = known.any() and model in PAPER_MODELS
         cells = [model, "published\nmedian\n[min, max]" if in_print else "median\n[min, max]"]
@@ -176,11 +211,23 @@ def result_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published
         name=f"results_{dataset}",
         title=f"Calibration and uncertainty on {literal(dataset)}",
         caption=f"In each cell: {origin}median and [min, max] over {seeds} (protocol `{protocol}`). Lower is "
-        "better for AURC, ΔMSE and ΔCRPS (Δ = OOD − ID); the ideal fit MSE = a + b Var has a = 0, b = 1.",
+        "better for AURC, ΔMSE and ΔCRPS (Δ = OOD − ID); the ideal fit MSE = a + b Var has a = 0, b = 1."
+        + _not_the_published(protocol)
+        * bool(known.any()),
         columns=("Model", "Value", *RESULT_COLUMNS.values()),
         rows=tuple(rows),
         align="ll" + "r" * len(RESULT_COLUMNS),
         notes=_notes(rows, missing, f"on {literal(dataset)}, protocol `{protocol}`"),
+    )
+
+
+def _not_the_published(protocol: str) -> str:
+    """A warning where published numbers stand beside runs with other settings."""
+    if protocol == PUBLISHED.label:
+        return ""
+    return (
+        f" **Not like with like**: the published numbers were computed with the protocol `{PUBLISHED.label}`, these "
+        f"runs with `{protocol}`, so that they need not agree."
     )
 
 
@@ -196,16 +243,19 @@ def corrected_mean_error(run: pd.DataFrame, region: str) -> pd.Series:
     return run[f"sqerr_mean_{region}"] - correction
 
 
-def region_table(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> Table:
+def region_table(
+    metrics: pd.DataFrame, dataset: str, protocol: str = "published", models: Sequence[str] = (BASELINE, *MODEL_NAMES)
+) -> Table:
     """Errors and scores inside and outside the training band, against predicting the training mean.
 
-    One row per model and region; columns MSE_i of one draw, squared error of the predictive mean (corrected
-    for Var / K), Var_i, CRPS_i, NLL_i, and the coverage and width of the draws' central 90 % intervals, averaged over
-    the region: median and [min, max] over seeds.
+    One row per model of ``models`` and region; columns MSE_i of one draw, squared error of the predictive mean
+    (corrected for Var / K), Var_i, CRPS_i, NLL_i, and the coverage and width of the draws' central 90 % intervals,
+    averaged over the region: median and [min, max] over seeds.
     Source: ours, with the metrics of Appendix H.
     """
     runs = _runs(metrics, dataset, protocol)
-    models = [BASELINE, *(m for m in MODEL_NAMES if m in runs or m in PAPER_MODELS)]
+    always = (BASELINE, *PAPER_MODELS)
+    models = [m for m in (BASELINE, *MODEL_NAMES) if m in models and (m in runs or m in always)]
     rows = []
     for model in models:
         for region in ("id", "ood"):

@@ -22,6 +22,8 @@ from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
 from fdn.runs import groups, results
 
 ABLATED = ("step", "energy")
+# median over the seeds and both FDNs of the epoch that the published protocol keeps; beta there is a 200th of it
+KEPT_EPOCHS = {"step": 46, "sine": 44, "quad": 46, "airfoil": 88, "ccpp": 25, "energy": 171}
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,13 @@ EXTRAS = (
           FDN_MODELS, _changes(beta_max=(0.01, 0.1, 10.0))),
     Extra("hypernetwork", "Does the width of the hypernetworks (section 4.5)?", ABLATED, FDN_MODELS,
           _changes(hyper_factor=(0.5, 2.0))),
+    Extra("last-epoch", "What do the models become if the last epoch is kept in place of the best one?", PAPER_DATASETS,
+          PAPER_MODELS, _changes(keep=("last",))),
+    *(Extra(f"beta-held-{dataset}",
+            f"The FDNs on {dataset} if beta stays at {epoch / PUBLISHED.warmup:g}, as at the median epoch kept.",
+            (dataset,), FDN_MODELS,
+            _changes(beta_max=(epoch / PUBLISHED.warmup,), warmup=(epoch,), keep=("best", "last")))
+      for dataset, epoch in KEPT_EPOCHS.items()),
     Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN_MODELS,
           _changes(warmup=(0,))),
 )  # fmt: skip
@@ -79,6 +88,16 @@ EXTRAS = (
 def collect(out: Path, folder: Path | None = None) -> list[Path]:
     """Keep the extras' cells of a results folder in ``data/extras`` or another folder; return the paths."""
     return groups.collect(EXTRAS, out, paths.EXTRAS if folder is None else folder)
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """The metrics of a results folder; those of the committed one with the further seeds and protocols kept beside it.
+
+    Raises:
+        FileNotFoundError: if the folder holds no results.
+    """
+    metrics = results.load_metrics(folder)
+    return with_extras(metrics) if Path(folder).resolve() == paths.COMMITTED_RESULTS.resolve() else metrics
 
 
 def with_extras(metrics: pd.DataFrame | None = None, folder: Path | None = None) -> pd.DataFrame:

@@ -190,7 +190,8 @@ def fit(
     r"""Train a model with every seed at once and keep, for each seed, the epoch with the best validation score.
 
     The loss is mean squared error + beta KL (or the IWAE bound); Adam; gradient norm clipped per network. After each
-    epoch K draws are taken at the validation points and the smallest mean CRPS (deterministic models: MSE) wins.
+    epoch K draws are taken at the validation points and the smallest mean CRPS (deterministic models: MSE) wins, or the
+    last epoch does where ``protocol.keep`` says so.
 
     Args:
         spec: model and widths, e.g. from :func:`fdn.models.model_spec`.
@@ -251,8 +252,9 @@ def fit(
             with timed("selection"):
                 scores[group, epoch - 1] = mean_score(draws, y_val)
                 for r in group:
-                    if scores[r, epoch - 1] < best[r]:
-                        best[r], best_epoch[r] = scores[r, epoch - 1], epoch
+                    score = scores[r, epoch - 1]
+                    if score < best[r] or p.keep == "last" and np.isfinite(score):
+                        best[r], best_epoch[r] = score, epoch
                         kept[r] = rows[r]
     return Fit(
         spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, seconds
@@ -275,7 +277,11 @@ def restore(
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
-    best_epoch = np.where(np.isfinite(scores).any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)
+    finite, epochs = np.isfinite(scores), np.arange(scores.shape[1]) + 1
+    if protocol.keep == "last":
+        best_epoch = np.where(finite, epochs, 0).max(axis=1)
+    else:
+        best_epoch = np.where(finite.any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)
     return Fit(
         spec,
         protocol,

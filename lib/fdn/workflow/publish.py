@@ -17,8 +17,9 @@ from fdn.report.console import shown_path as show
 from fdn.report.figures import write_figures
 from fdn.report.pages import extras as page_of_extras
 from fdn.report.pages import readme
+from fdn.report.pages import seeds as page_of_seeds
 from fdn.report.pages.comparison import write_comparison
-from fdn.runs import extras, results
+from fdn.runs import bands, extras, results
 from fdn.runs.experiment import datasets_of
 from fdn.workflow import notebooks
 
@@ -46,9 +47,10 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         )
     committed = paths.COMMITTED_RESULTS
     results.write_metrics(committed, metrics)
+    say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
+    metrics = extras.with_extras(metrics)
     _copy_points(Path(out), metrics)
     _merge_sidecars(Path(out))
-    say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
     datasets = datasets_of(metrics, PUBLISHED)
     tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
     _, notes = write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
@@ -56,9 +58,11 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         say(f"not drawn: {note}")
     say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
     metrics = comparison.with_committed(committed)
-    write_comparison(paths.COMPARISON, metrics, PUBLISHED.label, extras.with_extras(metrics))
+    write_comparison(paths.COMPARISON, metrics, PUBLISHED.label)
     if (paths.EXTRAS / "metrics.parquet").exists():
         page_of_extras.update()
+    if bands.load(committed) is not None:  # which `fdn seeds` makes
+        page_of_seeds.write()
     claims.write()
     readme.update()
     for path in pairs:

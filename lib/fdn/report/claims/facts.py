@@ -1,22 +1,33 @@
-"""The paper's sentences about counts, settings, times or all seeds at once, each with a criterion of ours."""
+"""The paper's sentences about counts, times or all seeds at once, each with a criterion of ours.
+
+A sentence is judged by what it is about: how cost grows by counted multiply-accumulates (times follow them only where
+arithmetic dominates, and are shown beside), how fast something is by measured times.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from fdn.models import PAPER_MODELS, model_spec
+from fdn.models import PAPER_MODELS, count_parameters, model_spec, multiply_accumulates
 from fdn.protocol import PUBLISHED
 from fdn.report import published
 from fdn.report.claims.statements import FDN
 from fdn.report.published import DATASETS
 from fdn.report.tables import DASH, plain_number
 from fdn.timing import latency
+from fdn.timing.clocks import exponent
 from fdn.timing.latency import BASE_MLP
 
+KINDS = {
+    "identity": "follows from a definition",
+    "count": "parameters, updates, draws or operations, counted",
+    "time": "measured on one thread",
+    "result": "numbers of the runs",
+}
 Judged = tuple[bool | None, str]  # whether it holds, None if it was not measured; the numbers in words
 
 
@@ -38,9 +49,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Fact:
-    """A sentence, its criterion, and how the evidence judges it."""
+    """A sentence, of which kind it is, its criterion, and how the evidence judges it."""
 
     section: str
+    kind: str  # of KINDS
     words: str
     criterion: str
     judge: Callable[[Evidence], Judged]
@@ -56,10 +68,15 @@ def _named(numbers: dict[str, float]) -> str:
     return ", ".join(f"{name} {plain_number(value)}" for name, value in numbers.items())
 
 
-def _parameters(evidence: Evidence) -> Judged:
+def _counts(evidence: Evidence) -> pd.DataFrame:
+    """The least and the greatest parameter count of the published runs of the paper's models, per data set."""
     m = evidence.metrics
     runs = m[(m["protocol"] == PUBLISHED.label) & m["model"].isin(PAPER_MODELS) & m["dataset"].isin(DATASETS)]
-    counts = runs.groupby("dataset")["n_params"].agg(["min", "max"]).reindex(DATASETS).dropna().astype(int)
+    return runs.groupby("dataset")["n_params"].agg(["min", "max"]).reindex(DATASETS).dropna().astype(int)
+
+
+def _parameters(evidence: Evidence) -> Judged:
+    counts = _counts(evidence)
     words = ", ".join(f"{row.Index} {row.min} to {row.max}" for row in counts.itertuples())
     return _verdict(counts.to_numpy().ravel(), lambda count: 950 <= count <= 1050), f"of the published runs: {words}"
 
@@ -83,12 +100,37 @@ def _step_costs(evidence: Evidence) -> Judged:
     return _verdict([spread], lambda value: value <= 2), f"training step in units of BayesNet's: {_named(ratios)}"
 
 
-def _exponents(quantity: str, models: Sequence[str], low: float, high: float) -> Callable[[Evidence], Judged]:
+def _operations(model: str, width: int, n: int) -> float:
+    """Multiply-accumulates of the forward passes of an epoch on n examples, with two hidden layers of this width."""
+    spec = replace(model_spec(model, 1, PUBLISHED), hidden=(width, width))
+    per_point, per_pass = multiply_accumulates(spec, 1, PUBLISHED)
+    return spec.members * (n * per_point + n / PUBLISHED.batch_size * per_pass)
+
+
+def _growth(
+    what: str, models: Sequence[str], sizes: Sequence[int], count: Callable[[str, int], float], most: float
+) -> Callable[[Evidence], Judged]:
+    """Whether the exponent of counted operations in the size is at most ``most``; with that of times beside it."""
+
     def judge(evidence: Evidence) -> Judged:
-        found = {model: evidence.time(quantity, model) for model in models}
-        return _verdict(found.values(), lambda value: low <= value <= high), f"fitted {quantity}: {_named(found)}"
+        counted = {model: exponent(sizes, [count(model, size) for size in sizes]) for model in models}
+        timed = {model: evidence.time(f"{what} exponent", model) for model in models}
+        words = f"exponent of counted operations: {_named(counted)}; of times, not judged: {_named(timed)}"
+        return _verdict(counted.values(), lambda value: value <= most), words
 
     return judge
+
+
+def _in_examples(models: Sequence[str]) -> Callable[[Evidence], Judged]:
+    return _growth("examples", models, (1024, 4096, 16384), lambda model, n: _operations(model, 64, n), 1.05)
+
+
+def _in_members(evidence: Evidence) -> Judged:
+    def count(model: str, members: int) -> float:
+        spec = model_spec(model, 1, replace(PUBLISHED, ensemble_members=members))
+        return members * multiply_accumulates(spec, 1, PUBLISHED)[0]
+
+    return _growth("prediction", [latency.ENSEMBLE], (1, 2, 5, 10, 20), count, 1.05)(evidence)
 
 
 def _overhead(evidence: Evidence) -> Judged:
@@ -100,16 +142,29 @@ def _overhead(evidence: Evidence) -> Judged:
 
 
 def _no_cubic(evidence: Evidence) -> Judged:
-    kinds = ("width exponent", "parameter exponent")
-    found = {f"{model}, {kind.split()[0]}": evidence.time(kind, model) for model in FDN for kind in kinds}
-    shown = {name.replace("width", "time").replace("parameter", "parameters"): value for name, value in found.items()}
-    return _verdict(found.values(), lambda value: value <= 2.3), f"fitted exponents of the width: {_named(shown)}"
+    sizes = (64, 128, 256)
+
+    def parameters(model: str, width: int) -> int:
+        return count_parameters(replace(model_spec(model, 1, PUBLISHED), hidden=(width, width)), 1, PUBLISHED)
+
+    found = {model: exponent(sizes, [parameters(model, size) for size in sizes]) for model in FDN}
+    return _verdict(found.values(), lambda value: value <= 2.05), f"exponent of the parameters: {_named(found)}"
 
 
 def _latency_of_draws(evidence: Evidence) -> Judged:
     growth = {m: evidence.time("prediction", m, 100) / evidence.time("prediction", m, 1) for m in FDN}
     slopes = {f"exponent {m}": evidence.time("prediction exponent", m) for m in FDN}
     return _verdict(growth.values(), lambda value: value > 2), f"100 draws over one: {_named(growth)}; {_named(slopes)}"
+
+
+def _more_per_example(evidence: Evidence) -> Judged:
+    counts = {model: multiply_accumulates(model_spec(model, 1, PUBLISHED), 1, PUBLISHED)[0] for model in _PAIR}
+    timed = evidence.time("step", _PAIR[0]) / evidence.time("step", _PAIR[1])
+    words = f"multiply-accumulates on one input: {_named(counts)}; time of a training step, not judged: "
+    return counts[_PAIR[0]] > counts[_PAIR[1]], f"{words}{plain_number(timed)} times as long"
+
+
+_PAIR = ("HyperNet", "MLPNet")
 
 
 def _slower(what: str, quantity: str, model: str, base: str, size: float | None = None) -> Callable[[Evidence], Judged]:
@@ -149,75 +204,89 @@ def _unmeasured(why: str) -> Callable[[Evidence], Judged]:
     return lambda evidence: (None, why)
 
 
-def _draws_at_most(most: int) -> Callable[[Evidence], Judged]:
+def _draws_at_most(most: int, draws: int) -> Callable[[Evidence], Judged]:
     train, test = PUBLISHED.train_draws, PUBLISHED.eval_draws
-    return lambda evidence: (max(train, test) <= most, f"K = {train} in training, {test} in validation and test")
+    return lambda evidence: (draws <= most, f"K = {train} in training, {test} in validation and test")
 
 
-_FACTS: dict[str, tuple[tuple[object, ...], ...]] = {  # words, criterion, judge, published
+def _matched(evidence: Evidence) -> Judged:
+    (alike, counts), (updated, updates), (drawn, draws) = _alike(evidence), _updates(evidence), _draws(evidence)
+    return None if alike is None else alike and updated and drawn, f"{counts}; {updates}; {draws}"
+
+
+def _alike(evidence: Evidence) -> Judged:
+    counts = _counts(evidence)
+    ratios = {row.Index: row.max / row.min for row in counts.itertuples()}
+    return _verdict(ratios.values(), lambda ratio: ratio <= 1.05 / 0.95), f"largest over smallest P: {_named(ratios)}"
+
+
+_FACTS: dict[str, tuple[tuple[object, ...], ...]] = {  # kind, words, criterion, judge, published
     "1 Introduction": (
-        ("Under matched parameter, update, and predictive-sample budgets", "as many draws as the ensemble has members",
-         _draws, "no: K = 100, M = 10"),
+        ("count", "Under matched parameter, update, and predictive-sample budgets",
+         "on each task the largest P within 1.05 / 0.95 of the smallest; as many updates; as many draws as members",
+         _matched, "no: K = 100, M = 10"),
     ),
     "4.3 Fairness": (
-        ("fix the parameter budget to P ≈ 1000 (±5%) for all models", "950 to 1050 parameters on every task",
+        ("count", "fix the parameter budget to P ≈ 1000 (±5%) for all models", "950 to 1050 parameters on every task",
          _parameters, "yes: 994 to 1011"),
-        ("the total number of parameter updates matched across models",
+        ("count", "the total number of parameter updates matched across models",
          "members times their epochs = epochs of the others", _updates, "yes: epochs divided by M"),
-        ("keeping per-step cost comparable", "the slowest of the five single models at most twice the fastest",
+        ("time", "keeping per-step cost comparable",
+         "a training step of the slowest of the five single models takes at most twice as long as that of the fastest",
          _step_costs),
     ),
     "4.3 Complexity": (
-        ("For all models, the per-epoch training cost scales linearly in the number of examples N",
-         "fitted exponent of an epoch's time between 0.8 and 1.2 for all",
-         _exponents("examples exponent", latency.SINGLE, 0.8, 1.2)),
-        ("and quadratically in the layer widths", "fitted exponent of a training step's time at most 2.3 for all",
-         _exponents("width exponent", latency.SINGLE, -np.inf, 2.3)),
+        ("count", "For all models, the per-epoch training cost scales linearly in the number of examples N",
+         "exponent of an epoch's multiply-accumulates at most 1.05 for all", _in_examples(latency.SINGLE)),
+        ("count", "and quadratically in the layer widths",
+         "exponent of an epoch's multiply-accumulates over widths of 256, 512 and 1024 at most 2.05 for all",
+         _growth("width", latency.SINGLE, (256, 512, 1024), lambda model, d: _operations(model, d, 1024), 2.05)),
     ),
     "5 Limitations": (
-        ("LP-FDN samples weights layer-by-layer, introducing additional latency relative to a deterministic forward "
-         "pass", "one draw takes longer than the deterministic network of the same width",
+        ("time", "LP-FDN samples weights layer-by-layer, introducing additional latency relative to a deterministic "
+         "forward pass", "one draw takes longer than the deterministic network of the same width",
          _slower(f"one draw over {BASE_MLP}", "prediction", "LP-FDNet", BASE_MLP, 1)),
-        ("test-time sampling also incurs a compute–latency trade-off with the number of Monte Carlo samples K",
+        ("time", "test-time sampling also incurs a compute–latency trade-off with the number of Monte Carlo samples K",
          "100 draws take more than twice as long as one, for both FDNs", _latency_of_draws),
-        ("though we keep K small in our experiments", "K at most 10", _draws_at_most(10),
-         "no: 100 for validation and test"),
+        ("count", "though we keep K small in our experiments", "K at most 10 in validation and test",
+         _draws_at_most(10, PUBLISHED.eval_draws), "no: 100 for validation and test"),
     ),
     "Appendix A": (
-        ("[Ensembles:] Inference cost scales linearly with M",
-         "fitted exponent of the prediction's time between 0.8 and 1.2",
-         _exponents("prediction exponent", [latency.ENSEMBLE], 0.8, 1.2)),
-        ("[A deterministic hypernetwork] can increase per-example compute",
-         "a training step of HyperNet takes longer than MLPNet's",
-         _slower("training step over MLPNet's", "step", "HyperNet", "MLPNet")),
-        ("matching ensemble-like diversity typically requires larger posterior variances or multiple posterior samples",
-         DASH, _unmeasured("diversity of weights is not among the paper's metrics")),
+        ("count", "[Ensembles:] Inference cost scales linearly with M",
+         "exponent of a prediction's multiply-accumulates at most 1.05", _in_members),
+        ("count", "[A deterministic hypernetwork] can increase per-example compute",
+         "HyperNet has more multiply-accumulates per example than MLPNet", _more_per_example),
+        ("result", "matching ensemble-like diversity typically requires larger posterior variances or multiple "
+         "posterior samples", DASH, _unmeasured("diversity of weights is not among the paper's metrics")),
     ),
     "Appendix B": (
-        ("[IWAE:] tighter bound […] typically needs no extra β", DASH,
-         _unmeasured("a property of the objective, not of its results; results under both are in data/extras")),
+        ("identity", "[IWAE:] tighter bound […] typically needs no extra β", DASH,
+         _unmeasured("the bound is tighter by Jensen's inequality, whatever the results; that it needs no β is advice; "
+                     "results under both are in data/extras")),
     ),
     "Appendix D": (
-        ("To mitigate variance blow-up in early training […] use a short β warm-up", DASH,
+        ("result", "To mitigate variance blow-up in early training […] use a short β warm-up", DASH,
          _unmeasured("about a heteroscedastic head, which the experiments do not have")),
     ),
     "Appendix F": (
-        ("the representative seed used in the main-text plots lies close to the overall across-seed trend",
+        ("result", "the representative seed used in the main-text plots lies close to the overall across-seed trend",
          "on airfoil, within one residual standard deviation of the line of log Var_OOD against log MSE_OOD, for both "
          "FDNs", _representative),
     ),
     "Appendix G": (
-        ("In all experiments we use K = 1", "K = 1 in training, validation and test", _draws_at_most(1),
-         "no: 100 for validation and test"),
-        ("making h_hyp P_ℓ comparable to d_{ℓ−1} d_ℓ", "at most three times as large in every layer", _hyper_products),
-        ("the training cost of IC-/LP-FDN remains linear in N",
-         "fitted exponent of an epoch's time between 0.8 and 1.2", _exponents("examples exponent", FDN, 0.8, 1.2)),
-        ("the runtime overhead relative to a deterministic MLP is a small constant factor (typically 2–4×)",
+        ("count", "In all experiments we use K = 1", "K = 1 in training, whose cost the appendix counts",
+         _draws_at_most(1, PUBLISHED.train_draws), "yes"),
+        ("count", "making h_hyp P_ℓ comparable to d_{ℓ−1} d_ℓ", "at most three times as large in every layer",
+         _hyper_products),
+        ("count", "the training cost of IC-/LP-FDN remains linear in N",
+         "exponent of an epoch's multiply-accumulates at most 1.05", _in_examples(FDN)),
+        ("time", "the runtime overhead relative to a deterministic MLP is a small constant factor (typically 2–4×)",
          "a training step at most four times as long as that of an MLP of the same width, and of the same size",
          _overhead),
-        ("there is no cubic dependence on layer width", "fitted exponents of time and parameters at most 2.3",
-         _no_cubic),
-        ("[adapter-style] overhead of FDN remains a small fraction of the backbone", DASH,
+        ("count", "there is no cubic dependence on layer width",
+         "the parameters, of which the paragraph speaks, grow with an exponent of at most 2.05 over widths of 64 to "
+         "256", _no_cubic),
+        ("count", "[adapter-style] overhead of FDN remains a small fraction of the backbone", DASH,
          _unmeasured("no backbone is deep enough here")),
     ),
 }  # fmt: skip

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from fdn.models import BASELINE
 from fdn.protocol import PUBLISHED
+from fdn.report.checkpoints import kept_at
 from fdn.report.claims.facts import FACTS, Evidence
 from fdn.report.claims.statements import CLAIMS, Claim
 from fdn.report.published import DATASETS, load_published
 from fdn.report.tables import DASH, corrected_mean_error
 
-MOSTLY = 0.8  # share of seeds from which on a claim holds; from its complement downwards it does not
+# by how much a claim says: the share of seeds from which on it holds, and down from which it does not
+SHARES = {"always": (0.8, 0.2), "often": (0.5, 0.2), "can": (0.5, 0.0), "alike": (0.5, 0.5)}
+UNTOLD = 0.2  # share of seeds whose errors of the mean are not above 0 from which on nothing is concluded
 HOLDS, FAILS, PARTLY, UNMEASURED = "holds", "does not hold", "holds in part", "not measured"
 
 
@@ -23,6 +26,8 @@ class Finding:
     """A claim judged for one data set, or a fact."""
 
     section: str
+    kind: str  # of :data:`fdn.report.claims.facts.KINDS`
+    said: str  # how much the words say: a key of SHARES; "" of a fact
     words: str
     criterion: str
     dataset: str  # "" if it is about all of them
@@ -32,6 +37,7 @@ class Finding:
     median: str  # whether the medians over seeds meet the criterion
     numbers: str
     conclusion: str
+    checkpoint: str = ""  # where the runs that it speaks of are kept
 
 
 def published_frame(dataset: str) -> pd.DataFrame:
@@ -72,20 +78,29 @@ def _yes_no(verdict: bool | None) -> str:
 
 
 def judge(claim: Claim, dataset: str, theirs: pd.DataFrame, ours: Sequence[pd.DataFrame]) -> Finding:
-    """A claim put to the published table and to every seed's frame of a data set."""
+    """A claim put to the published table and to every seed's frame of a data set.
+
+    That two things are alike is judged by the medians over seeds, since two runs of one model differ by more.
+    """
     verdicts = [claim.judge(frame) for frame in ours]
     relevant = [frame for frame, verdict in zip(ours, verdicts) if verdict is not None]
     held, seeds = verdicts.count(True), len(relevant)
+    untold = sum(set(claim.models) <= set(frame.index) and not claim.tells(frame) for frame in ours)
     median = claim.judge(_median(relevant)) if relevant else None
-    conclusion = UNMEASURED
-    if seeds:
-        conclusion = HOLDS if held >= MOSTLY * seeds else FAILS if seeds - held >= MOSTLY * seeds else PARTLY
-    numbers = f"{held} of {seeds} seeds" if seeds else ""
+    numbers, conclusion = f"{held} of {seeds} seeds" if seeds else "", UNMEASURED
+    if untold:
+        numbers = f"{numbers}; in {untold} more an error is not above 0".removeprefix("; ")
+    if seeds and untold <= UNTOLD * (seeds + untold):
+        conclusion = _conclusion(float(bool(median)) if claim.said == "alike" else held / seeds, *SHARES[claim.said])
     printed = _yes_no(claim.judge(theirs))
     return Finding(
-        claim.section, claim.words, claim.criterion, dataset, printed, held if seeds else None, seeds, _yes_no(median),
-        numbers, conclusion,
+        claim.section, "result", claim.said, claim.words, claim.criterion, dataset, printed, held if seeds else None,
+        seeds, _yes_no(median), numbers, conclusion,
     )  # fmt: skip
+
+
+def _conclusion(share: float, holds: float, fails: float) -> str:
+    return HOLDS if share >= holds else FAILS if share <= fails else PARTLY
 
 
 def findings(metrics: pd.DataFrame, times: pd.DataFrame | None) -> list[Finding]:
@@ -101,36 +116,68 @@ def findings(metrics: pd.DataFrame, times: pd.DataFrame | None) -> list[Finding]
             found.append(judge(claim, ", ".join(claim.datasets), printed, frames))
         else:
             found += [judge(claim, d, theirs[d], list(ours[d].values())) for d in claim.datasets]
+    kept = {(d, mixed): kept_at(metrics, d, mixed) for d in DATASETS for mixed in (False, True)}
+    found = [replace(one, checkpoint=kept.get((one.dataset, _names_ensembles(one)), "")) for one in found]
     evidence = Evidence(metrics, times)
     for fact in FACTS:
         verdict, numbers = fact.judge(evidence)
         conclusion = {True: HOLDS, False: FAILS, None: UNMEASURED}[verdict]
         found.append(
-            Finding(fact.section, fact.words, fact.criterion, "", fact.published, None, 0, DASH, numbers, conclusion)
+            Finding(
+                fact.section,
+                fact.kind,
+                "",
+                fact.words,
+                fact.criterion,
+                "",
+                fact.published,
+                None,
+                0,
+                DASH,
+                numbers,
+                conclusion,
+            )
         )
     return sorted(found, key=lambda finding: _section_order(finding.section))
+
+
+def _names_ensembles(finding: Finding) -> bool:
+    return "nsemble" in finding.words + finding.criterion or "all six" in finding.criterion
 
 
 def _section_order(section: str) -> tuple[bool, bool, str]:
     return section.startswith("Appendix"), section != "Abstract", section
 
 
-def overall(conclusions: Iterable[str]) -> str:
-    """The conclusion over several data sets: holds or does not where all measured ones agree, else in part.
+def overall(conclusions: Iterable[str], said: str = "always") -> str:
+    """The conclusion over several data sets, of which those count that were measured.
+
+    Where all agree it is theirs; else what is said "often" holds if it does on half of them, what "can" be if it does
+    on one, and anything else in part.
 
     >>> overall(["holds", "not measured"]), overall(["holds", "does not hold"])
     ('holds', 'holds in part')
+    >>> overall(["holds", "does not hold"], "often"), overall(["holds", "holds in part", "does not hold"], "can")
+    ('holds', 'holds')
     """
-    measured = set(conclusions) - {UNMEASURED}
-    return UNMEASURED if not measured else measured.pop() if len(measured) == 1 else PARTLY
+    measured = [conclusion for conclusion in conclusions if conclusion != UNMEASURED]
+    if len(set(measured)) < 2:
+        return measured[0] if measured else UNMEASURED
+    enough = {"often": len(measured) / 2, "can": 1}.get(said, len(measured))
+    return HOLDS if measured.count(HOLDS) >= enough else PARTLY
 
 
 def summary(found: Iterable[Finding]) -> str:
     """How many statements hold, hold in part, do not hold or were not measured, in words."""
-    conclusions = [overall(finding.conclusion for finding in group) for group in by_statement(found).values()]
+    conclusions = [verdict(group) for group in by_statement(found).values()]
     kinds = {HOLDS: "hold", PARTLY: "hold in part", FAILS: "do not hold", UNMEASURED: "were not measured"}
     counts = [f"{conclusions.count(kind)} {words}" for kind, words in kinds.items()]
     return f"of {len(conclusions)} statements {', '.join(counts)}"
+
+
+def verdict(group: Sequence[Finding]) -> str:
+    """The conclusion on a statement, from its findings on several data sets."""
+    return overall((finding.conclusion for finding in group), group[0].said)
 
 
 def by_statement(found: Iterable[Finding]) -> dict[tuple[str, str, str], list[Finding]]:

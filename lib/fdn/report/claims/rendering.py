@@ -10,16 +10,19 @@ import pandas as pd
 
 from fdn import paths
 from fdn.protocol import PUBLISHED
+from fdn.report.checkpoints import kept_at
+from fdn.report.claims.facts import KINDS
 from fdn.report.claims.judging import (
-    MOSTLY,
+    SHARES,
+    UNTOLD,
     Finding,
     by_statement,
     findings,
     judge,
-    overall,
     published_frame,
     seed_frames,
     summary,
+    verdict,
 )
 from fdn.report.claims.statements import CLAIMS
 from fdn.report.tables import DASH
@@ -30,37 +33,64 @@ from fdn.typesetting import Table
 SHOWN_WITH_A_DATASET = ("Abstract", "1", "4.5")  # sections whose claims the notebooks put to each data set
 
 
+def _percent(said: str, end: int) -> str:
+    return f"{SHARES[said][end]:.0%}"
+
+
+def _kind(finding: Finding) -> str:
+    return finding.kind if finding.said in ("", "always") else f"{finding.kind}, {finding.said}"
+
+
 def page(found: Sequence[Finding]) -> str:
     """The findings as Markdown, a table per section and a row per claim."""
     sections: dict[str, list[tuple[str, ...]]] = {}
     for (section, words, criterion), group in by_statement(found).items():
-        conclusion = overall(finding.conclusion for finding in group)
         numbers = [(f.numbers or DASH) + (f" (median: {f.median})" if f.median != DASH else "") for f in group]
         cells = (
             "\n".join(f.dataset for f in group),
             criterion,
             "\n".join(f.published for f in group),
             "\n".join(numbers),
+            "\n".join(f.checkpoint or DASH for f in group),
         )
-        sections.setdefault(section, []).append((f"“{words}”", *cells, f"**{conclusion}**"))
+        sections.setdefault(section, []).append((f"“{words}”", _kind(group[0]), *cells, f"**{verdict(group)}**"))
     parts = [
         "# What the paper says, and whether it holds",
         f"{summary(found).capitalize()}. The words are the paper's, the criteria ours. Written by `fdn claims` from "
         "the committed results (`data/results`, `data/extras`) and times (`latency.csv`, by `fdn latency`); protocol "
         f"`{PUBLISHED.label}`.",
         "*Published table*: whether the printed numbers meet the criterion. *Ours*: the share of seeds that do, and "
-        f"whether the medians over seeds do. A statement holds on a data set if at least {MOSTLY:.0%} of the seeds "
-        f"meet the criterion, does not if at most {1 - MOSTLY:.0%} do, and holds in part between; over data sets, "
-        f"where they agree. {DASH}: not printed, not computed, or not about a data set.",
+        f"whether the medians over seeds do. {DASH}: not printed, not computed, or not about a data set.",
+        "*Kept*: where the runs are stopped whose verdict it is, in the median over seeds: the epoch with the best "
+        "validation score lies inside the warm-up of β nearly always, so that these are no FDNs of β = 1 "
+        "([all seeds](../seeds/README.md)).",
+        f"*Kind*: what a statement is about. {'; '.join(f'{kind}: {words}' for kind, words in KINDS.items())}. A "
+        "result says something always, often (“often”, “typically”) or that it can be (“can”, “potentially”, “not "
+        "always”); it holds on a data set if at least "
+        f"{_percent('always', 0)}, {_percent('often', 0)} or {_percent('can', 0)} of the seeds meet the criterion, "
+        f"does not if at most {_percent('always', 1)}, {_percent('often', 1)} or none do, and holds in part between; "
+        "over data sets, if it does on all, on half, or on one. That two things are alike (“comparable”, "
+        "“competitive”, “similar”) is judged by the medians over seeds. Nothing is concluded on a data set where in "
+        f"more than {UNTOLD:.0%} of the seeds an error of the mean, corrected for Var / K, is not above 0: such an "
+        "error is below what the draws resolve, and is no win.",
     ]
     for section, rows in sections.items():
         table = Table(
             name="claims",
             title=section,
             caption="",
-            columns=("The paper's words", "Data set", "Our criterion", "Published table", "Ours", "Conclusion"),
+            columns=(
+                "The paper's words",
+                "Kind",
+                "Data set",
+                "Our criterion",
+                "Published table",
+                "Ours",
+                "Kept",
+                "Conclusion",
+            ),
             rows=tuple(rows),
-            align="llllll",
+            align="llllllll",
         )
         parts += [f"## {section}", table.to_markdown().split("\n", 2)[2]]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -85,23 +115,29 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
     return [table, text]
 
 
-def claims_table(metrics: pd.DataFrame, dataset: str, protocol: str) -> Table:
+def claims_table(metrics: pd.DataFrame, dataset: str, protocol: str, only: Sequence[str] = ()) -> Table:
     """What the abstract, the introduction and the results say about a data set, and whether it holds.
+
+    ``only``: the claims whose words contain one of these.
 
     A dash is a claim about numbers that the published table does not print, or that no seed has.
     """
     ours, rows = list(seed_frames(metrics, dataset, protocol).values()), []
     for claim in CLAIMS:
-        if dataset in claim.datasets and claim.section.startswith(SHOWN_WITH_A_DATASET) and not claim.across:
+        chosen = any(words in claim.words for words in only or ("",))
+        shown = claim.section.startswith(SHOWN_WITH_A_DATASET) and not claim.across and chosen
+        if dataset in claim.datasets and shown:
             found = judge(claim, dataset, published_frame(dataset), ours)
-            rows.append((f"“{claim.words}”", claim.criterion, found.published, found.numbers or DASH))
+            rows.append((f"“{claim.words}”", claim.criterion, found.published, found.numbers or DASH, found.conclusion))
+    kept = kept_at(metrics, dataset, True) if protocol == PUBLISHED.label else ""
+    kept = f"Kept in the median: {kept}." if kept else ""
     return Table(
         name=f"claims_{dataset}",
         title=f"What the paper says about {dataset}",
-        caption=f"The words are the paper's, the criteria ours (protocol `{protocol}`)."
+        caption=f"The words are the paper's, the criteria ours (protocol `{protocol}`). {kept}".strip()
         if rows else "Nothing: it is not a data set of the paper.",
-        columns=("The paper's words", "Our criterion", "Published table", "Reproduced"),
+        columns=("The paper's words", "Our criterion", "Published table", "Reproduced", "Conclusion"),
         rows=tuple(rows),
-        align="llcc",
+        align="llccl",
         notes=(f"{DASH}: not printed, or not computed.",) if any(DASH in row for row in rows) else (),
     )  # fmt: skip

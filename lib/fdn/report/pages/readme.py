@@ -11,7 +11,7 @@ from fdn import paths
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS
 from fdn.report import claims, comparison, published
-from fdn.report.tables import DASH, corrected_mean_error, plain_number
+from fdn.report.tables import DASH, band, band_text, corrected_mean_error, plain_number
 from fdn.runs import extras, results
 from fdn.typesetting import pipe_table
 
@@ -23,10 +23,7 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     numbers = published.compare(metrics, protocol)
     score = published.score(numbers).set_index(["by", "name"])
     total = score.loc[("total", "total")]
-    n, seeds = int(total["n"]), numbers.groupby("dataset", sort=False)["n_seeds"].max()
-    counts = ", ".join(f"{dataset} {count}" for dataset, count in seeds.items())
-    more = comparison.more_seeds(metrics, extras.with_extras(metrics), protocol)
-    more = more.replace("data/extras", "[data/extras](data/extras/README.md)") + " " if more else ""
+    n = int(total["n"])
     test = published.uniformity(metrics, protocol).set_index(["by", "name"]).loc[("total", "total")]
     lines = [
         f"Of the 252 published numbers, {n} are compared: **{int(total['minmax'])} lie inside the range of our "
@@ -34,8 +31,8 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         f"{total['expected_minmax']:.0%} would), {int(total['central'])} of them between their 5 and 95 % quantiles "
         f"({total['central'] / n:.0%}; {total['expected_central']:.0%}). As a whole the published runs lie "
         f"{'as far out as our own seeds do' if test['p'] > 0.05 else 'further out than our own seeds do'} "
-        f"(randomisation test over (data set, model): p = {test['p']:.2f}). Seeds: {counts}. {more}Every number, "
-        "with its place among the seeds and, where it is outside, the reason: "
+        f"(randomisation test over (data set, model): p = {test['p']:.2f}). Seeds: {comparison.seed_counts(numbers)}. "
+        "Every number, with its place among the seeds and, where it is outside, the reason: "
         "[data/comparison/compare.md](data/comparison/compare.md). Inside the range, per model and data set (of 7 "
         "numbers each):",
         "",
@@ -43,8 +40,9 @@ def results_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     lines += _inside(numbers, score)
     lines += [
         "",
-        "Mean squared error inside the training band, median over seeds: of a single draw / of the predictive mean "
-        "(corrected for Var / K). Real sets in units of the target's variance over the training rows.",
+        "Mean squared error inside the training band, median over seeds: of a single draw / of the predictive mean, "
+        "corrected for Var / K, with its 5 to 95 % band (one that reaches 0 is below what the draws resolve; where "
+        "bands overlap, nothing is ranked). Real sets in units of the target's variance over the training rows.",
         "",
     ]
     lines += _errors(metrics, protocol)
@@ -72,7 +70,7 @@ def _errors(metrics: pd.DataFrame, protocol: str) -> list[str]:
         runs = [published.rows_of(metrics, dataset=d, model=model, protocol=protocol) for d in published.DATASETS]
         cells = [plain_number(run["mse_id"].median()) for run in runs]
         if model != BASELINE:
-            means = [plain_number(corrected_mean_error(run, "id").median()) for run in runs]
+            means = [band_text(*band(corrected_mean_error(run, "id"))) for run in runs]
             cells = [f"{one} / {mean}" for one, mean in zip(cells, means)]
         rows.append((model, *cells))
     return _table(("model", *published.DATASETS), rows)
@@ -85,10 +83,10 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def summary_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
     """The README's results as Markdown: the score, the sentences judged, and one table, of all committed seeds."""
     runs = published.rows_of(metrics, protocol=protocol)
-    score = published.score(published.compare(metrics, protocol)).set_index(["by", "name"])
+    numbers = published.compare(metrics, protocol)
+    score = published.score(numbers).set_index(["by", "name"])
     total = score.loc[("total", "total")]
     compared, inside = int(total["n"]), int(total["minmax"])
-    by_dataset = runs[runs["model"].isin(PAPER_MODELS)].groupby("dataset")["seed"].nunique()
     rows = []
     for model in (BASELINE, *PAPER_MODELS):
         cells = []
@@ -101,11 +99,11 @@ def summary_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         rows.append((model, *cells, reached))
     lines = [
         f"**{inside} of {compared} published numbers lie in the range of our seeds** (by chance "
-        f"{total['expected_minmax'] * compared:.0f} would; seeds per task: {seed_counts(by_dataset)}).",
+        f"{total['expected_minmax'] * compared:.0f} would; seeds: {comparison.seed_counts(numbers)}).",
     ]
     if (judged := paths.CLAIMS / "claims.csv").exists():
         found = pd.read_csv(judged, keep_default_na=False).itertuples()
-        lines[0] += f" Of the paper's sentences {claims.summary(found)} ([data/claims](data/claims/README.md))."
+        lines[0] += f" The paper's sentences: {claims.summary(found)} ([data/claims](data/claims/README.md))."
     lines += [
         "",
         "Squared error of the predictive mean inside the training range, median over seeds; TrainingMean predicts the "
@@ -114,17 +112,6 @@ def summary_block(metrics: pd.DataFrame, protocol: str = "published") -> str:
         *_table(("model", *published.DATASETS, "published numbers reached"), rows),
     ]
     return "\n".join(lines)
-
-
-def seed_counts(by_dataset: pd.Series) -> str:
-    """Numbers of seeds in words.
-
-    >>> seed_counts(pd.Series({"step": 20, "ccpp": 3})), seed_counts(pd.Series({"step": 100, "ccpp": 100}))
-    ('3 to 20', '100')
-    """
-    if by_dataset.empty:
-        return "none"
-    return " to ".join(str(count) for count in dict.fromkeys((by_dataset.min(), by_dataset.max())))
 
 
 def update(folder: Path | None = None, root: Path | None = None) -> None:
@@ -137,9 +124,9 @@ def update(folder: Path | None = None, root: Path | None = None) -> None:
         UserError: if one has lost its markers.
     """
     root = paths.ROOT if root is None else root
-    metrics = results.load_metrics(paths.COMMITTED_RESULTS if folder is None else folder)
+    metrics = extras.read(paths.COMMITTED_RESULTS if folder is None else folder)
     full = results_block(metrics).replace("](data/", "](../data/")
-    for name, block in (("README.md", summary_block(extras.with_extras(metrics))), ("docs/results.md", full)):
+    for name, block in (("README.md", summary_block(metrics)), ("docs/results.md", full)):
         _write(root / name, block)
 
 

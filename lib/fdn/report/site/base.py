@@ -49,7 +49,7 @@ class Site:
         """
         metrics = results.load_metrics(folder)
         console.check_protocol(metrics, PROTOCOL, folder)
-        everything = extras.with_extras(metrics) if is_committed(folder) else metrics
+        everything = extras.read(folder)
         comparison = published.with_reasons(published.compare(everything, PROTOCOL), published.load_reasons())
         first = published.compare(metrics, PROTOCOL)
         return cls(folder, source, everything[everything["protocol"] == PROTOCOL], comparison, first)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 import pandas as pd
 
 from fdn import paths
-from fdn.report.claims.judging import FAILS, HOLDS, MOSTLY, PARTLY, UNMEASURED, by_statement, overall
+from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_statement, verdict
 from fdn.report.site.base import Site
 from fdn.report.site.finish import TONES
+from fdn.report.site.guides import linked
 from fdn.report.tables import DASH
 
 VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED)
@@ -36,6 +38,12 @@ class Statement:
         return TONES[self.verdict]
 
     @property
+    def kind(self) -> str:
+        """What it is about, and how it says it."""
+        first = self.parts[0]
+        return first.kind if first.said in ("", "always") else f"{first.kind}, {first.said}"
+
+    @property
     def lines(self) -> list[tuple[str, str, str]]:
         """Tone, name and numbers of every data set."""
         return [(TONES[p.conclusion], f"{MARKS[p.conclusion]} {p.dataset}".strip(), _numbers(p)) for p in self.parts]
@@ -47,6 +55,8 @@ def _numbers(part: tuple) -> str:
         said.append(f"medians: {part.median}")
     if part.published != DASH:
         said.append(f"published table: {part.published}")
+    if part.checkpoint:
+        said.append(f"kept: {part.checkpoint}")
     return "; ".join(said)
 
 
@@ -58,8 +68,7 @@ def statements() -> list[Statement]:
     out, used = [], set()
     for number, ((section, words, criterion), group) in enumerate(by_statement(found).items(), 1):
         anchor = _anchor(words, used)
-        verdict = overall(part.conclusion for part in group)
-        out.append(Statement(number, anchor, section, words, criterion, verdict, tuple(group)))
+        out.append(Statement(number, anchor, section, words, criterion, verdict(group), tuple(group)))
     return out
 
 
@@ -75,12 +84,12 @@ def _anchor(words: str, used: set[str]) -> str:
 
 def counts(found: list[Statement]) -> dict[str, int]:
     """How many statements have each verdict."""
-    return {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
+    return {name: sum(one.verdict == name for one in found) for name in VERDICTS}
 
 
 def about(found: list[Statement], dataset: str) -> dict[str, list[Statement]]:
     """The statements judged on a data set, by their verdict there."""
-    judged = {verdict: [] for verdict in VERDICTS}
+    judged = {name: [] for name in VERDICTS}
     for one in found:
         for part in one.parts:
             if part.dataset == dataset:
@@ -89,9 +98,10 @@ def about(found: list[Statement], dataset: str) -> dict[str, list[Statement]]:
 
 
 def write(site: Site, found: list[Statement]) -> None:
-    """Write the page in place of the Markdown that `fdn claims` wrote."""
+    """Write the page in place of the Markdown that `fdn claims` wrote, whose words before the first section stay."""
+    text = (paths.CLAIMS / "README.md").read_text(encoding="utf-8")
+    rules = linked(site, Path("data/claims/README.md"), text.split("\n## ")[0].split("\n", 1)[1].strip())
     sections = [(name, list(group)) for name, group in groupby(found, key=lambda one: one.section)]
     site.render(
-        "data/claims/README.md", "claims.md", sections=sections, counts=counts(found), mostly=MOSTLY,
-        n_statements=len(found),
+        "data/claims/README.md", "claims.md", sections=sections, counts=counts(found), rules=rules,
     )  # fmt: skip

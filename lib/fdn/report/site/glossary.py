@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fdn.report.claims.judging import MOSTLY
 from fdn.report.tables import REGION_COLUMNS
 
 
@@ -58,9 +57,8 @@ TERMS = (
          "one more of $n$ seeds: $(n-1)/(n+1)$ between the ends, 0.9 times that between the quantiles. With 3 seeds "
          "half of all numbers would be outside by chance alone."),
     Term("verdict", "Verdict", ("Verdict", "Conclusion"), "Of a published number: *inside 5-95 %*, *inside min-max* or "
-         "*outside*, as above. Of a statement of the paper: it *holds* on a data set if at least "
-         f"{MOSTLY:.0%} of the seeds meet its criterion, *does not hold* if at most {1 - MOSTLY:.0%} do, and *holds in "
-         "part* between; over several data sets, the verdict they agree on, else in part."),
+         "*outside*, as above. Of a statement of the paper: whether it *holds* by our criterion, by the share of seeds "
+         "that meet it; [the page of statements](data/claims/README.md) says which share a statement needs."),
 )  # fmt: skip
 
 ANCHORS = {header: term.anchor for term in TERMS for header in term.headers}

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import pkgutil
 import re
-import shutil
 from pathlib import Path
 
 import pandas as pd
 
 from fdn import paths
 from fdn.report.published import score
-from fdn.report.site import claims, datasets, explore, markup, notebooks
+from fdn.report.site import claims, datasets, explore, guides, markup, notebooks
 from fdn.report.site.base import Site
 from fdn.report.site.glossary import TERMS
 from fdn.report.site.public import ENTRIES
@@ -25,12 +23,6 @@ from fdn.runs import experiment, results
 
 PACKAGES = ("fdn_kernels", "fdn")
 NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
-PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")  # of the repository's top folder
-SAME = {"README.md": Path("index.md"), "data/comparison/compare.md": Path("comparison.md")}  # said on these pages
-# of README and docs/score.md, said on the front page as well
-VERDICT = r"(\*\*Does FDN do what the paper says\?.*?)\n!\["
-FIGURE = r"(!\[[^\n]*_bands\.png\)\n\n\*[^\n]*\*)"
-FINDINGS = r"## What we think a reader should know\n(.*?)(?:\n## |\Z)"
 
 
 def write(folder: Path, source: Path) -> None:
@@ -47,16 +39,16 @@ def write(folder: Path, source: Path) -> None:
     site = Site.of(folder, source)
     found = claims.statements()
     datasets.write(site, found)
-    documents = _data_pages(site)
-    if found:
-        claims.write(site, found)
     explored = explore.write(site)
     written = notebooks.write(site)
+    documents = guides.data_pages(site)
+    if found:
+        claims.write(site, found)
     _api(site)
     _provenance(site)
     site.render("start.md", here=experiment.environment(), citation=_citation())
     site.render("glossary.md", terms=TERMS)
-    _index(site, found, documents=documents, notebooks=written, explored=explored, guides=_guides(site))
+    _index(site, found, documents=documents, notebooks=written, explored=explored, guides=guides.write(site))
 
 
 def modules() -> list[str]:
@@ -70,11 +62,12 @@ def modules() -> list[str]:
 
 def _index(site: Site, found: list[claims.Statement], **pages: object) -> None:
     """The front page: the verdict and the findings are those of README and ``docs``, the numbers of the results."""
+    said = {"verdict": ("README.md", guides.VERDICT), "figure": ("README.md", guides.FIGURE),
+            "findings": ("docs/score.md", guides.FINDINGS)}  # fmt: skip
     site.render(
-        "index.md", verdict=_passage(site, "README.md", VERDICT), findings=_passage(site, "docs/score.md", FINDINGS),
-        figure=_passage(site, "README.md", FIGURE), counts=claims.counts(found), first=_first(site),
-        competitive=[one for one in found if "ID-competitive" in one.words],
-        n_statements=len(found), on_gpu=_measured_on_gpu(), **pages,
+        "index.md", **{name: guides.passage(site, *where) for name, where in said.items()},
+        counts=claims.counts(found), first=_first(site), n_statements=len(found), on_gpu=_measured_on_gpu(),
+        competitive=[one for one in found if "ID-competitive" in one.words], **pages,
     )  # fmt: skip
 
 
@@ -97,67 +90,6 @@ def _first(site: Site) -> dict[str, dict[str, float]]:
     rows = {row["name"]: row | {"seeds": seeds[row["name"]]} for row in score(site.first).to_dict("records")
             if row["by"] == "dataset"}  # fmt: skip
     return {} if site.first["n_seeds"].equals(site.comparison["n_seeds"]) else rows
-
-
-def _data_pages(site: Site) -> list[str]:
-    """Copy the generated pages of the repository (differences, claims, ...); returns their names."""
-    documents = []
-    for folder in sorted((paths.ROOT / "data").iterdir()):
-        if (folder / "README.md").exists():
-            target = site.source / "data" / folder.name
-            shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.parquet"))
-            documents.append(f"data/{folder.name}/README")
-    return documents
-
-
-def _guides(site: Site) -> list[str]:
-    """Copy what the repository says in Markdown (``docs``, how to contribute); returns the names of the pages."""
-    sources = [*sorted((paths.ROOT / "docs").rglob("*.md")), *(paths.ROOT / name for name in PAGES)]
-    sources = [path.relative_to(paths.ROOT) for path in sources if path.exists()]
-    for name in sources:  # all of them before any link is looked up
-        _copy(site, name)
-    for name in sources:
-        text = (paths.ROOT / name).read_text(encoding="utf-8")
-        (site.source / name).write_text(linked(site, name, text), encoding="utf-8")
-    return [name.with_suffix("").as_posix() for name in sources]
-
-
-def _copy(site: Site, name: Path) -> None:
-    target = site.source / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(paths.ROOT / name, target)
-
-
-def linked(site: Site, name: Path, text: str) -> str:
-    """Text of a page of the repository with links that hold on any page of the site.
-
-    Links to pages of the site lead there, those to other files of the repository to copies to keep; the README is the
-    front page; what is in neither, and a folder, is its words alone.
-    """
-
-    def link(found: re.Match) -> str:
-        mark, words, address = found.groups()
-        file, _, anchor = address.partition("#")
-        if not file or re.match(r"\w+:", file):
-            return found.group()
-        target = Path(os.path.normpath(name.parent / file))
-        target = SAME.get(target.as_posix(), target)
-        if (site.source / target / "README.md").exists():
-            target /= "README.md"
-        if not (site.source / target).exists() and (paths.ROOT / target).is_file():
-            _copy(site, target)
-        if not (site.source / target).is_file() and target not in SAME.values():
-            return words
-        return f"{mark}[{words}](/{target.as_posix()}{'#' * bool(anchor)}{anchor})"
-
-    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
-
-
-def _passage(site: Site, name: str, pattern: str) -> str:
-    """What a page of the repository says between two marks, so that it is said once; "" if it does not."""
-    path = paths.ROOT / name
-    found = re.search(pattern, path.read_text(encoding="utf-8"), re.DOTALL) if path.exists() else None
-    return linked(site, Path(name), found.group(1).strip()) if found else ""
 
 
 def _api(site: Site) -> None:

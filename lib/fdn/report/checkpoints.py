@@ -1,0 +1,172 @@
+"""Which epoch is kept, where the weight of the KL term stands there, and what other choices would have done.
+
+The epoch with the smallest validation CRPS is kept while beta still rises, so that the choice decides which model is
+tested. ``metrics`` are those of :func:`fdn.runs.extras.read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fdn.data import PAPER_DATASETS
+from fdn.models import ENSEMBLES, FDN_MODELS, PAPER_MODELS
+from fdn.protocol import PUBLISHED, Protocol
+from fdn.report.findings import PROTOCOL_COLUMNS, listing
+from fdn.report.published import rows_of
+from fdn.report.tables import DASH, band, band_text, corrected_mean_error, plain_number
+from fdn.runs import extras
+from fdn.training.objectives import beta_at
+from fdn.typesetting import Table, literal
+
+WITHOUT_BETA = ("MLPNet", "HyperNet", "MLPDropoutNet", *ENSEMBLES)  # no weight distribution, no KL term
+
+
+def epochs_of(model: str, protocol: Protocol = PUBLISHED) -> int:
+    """How many epochs a model is trained for."""
+    return protocol.epochs // protocol.ensemble_members if model in ENSEMBLES else protocol.epochs
+
+
+def beta_kept(epoch: float, protocol: Protocol = PUBLISHED) -> float:
+    """The weight of the KL term in an epoch, which may lie between two.
+
+    >>> beta_kept(46), beta_kept(400)
+    (0.23, 1.0)
+    """
+    low, high = (
+        beta_at(max(1, int(e)), protocol.beta_schedule, protocol.warmup, protocol.beta_max)
+        for e in (np.floor(epoch), np.ceil(epoch))
+    )
+    return float(low + (high - low) * (epoch % 1))
+
+
+def kept_words(metrics: pd.DataFrame, dataset: str, model: str) -> str:
+    """At which beta, or in which epoch of models without it, the median run is kept; "" if there is none."""
+    kept = rows_of(metrics, dataset=dataset, model=model, protocol=PUBLISHED.label)["best_epoch"]
+    if kept.empty or kept.max() == 0:
+        return ""
+    if model in WITHOUT_BETA:
+        return f"kept at epoch {kept.median():.0f} of {epochs_of(model)}"
+    return f"kept at β = {beta_kept(kept.median()):.3g}"
+
+
+def kept_at(metrics: pd.DataFrame, dataset: str, with_ensemble: bool = False) -> str:
+    """Where the median FDN run of a data set is kept, and the median ensemble: what a verdict on them is about."""
+    here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
+    fdns, ensembles = here[here["model"].isin(FDN_MODELS)], here[here["model"].isin(ENSEMBLES)]
+    parts = [f"FDNs at β = {beta_kept(fdns['best_epoch'].median()):.3g}"] if len(fdns) else []
+    if with_ensemble and len(ensembles):
+        parts.append(f"ensemble at epoch {ensembles['best_epoch'].median():.0f} of {epochs_of(ENSEMBLES[0])}")
+    return ", ".join(parts)
+
+
+def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> Table:
+    """The kept epoch of every model over seeds, beta there, and how often it lies inside the warm-up."""
+    rows = []
+    for dataset in datasets:
+        here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
+        for model in [m for m in PAPER_MODELS if m in set(here["model"])]:
+            kept = here.loc[here["model"] == model, "best_epoch"]
+            middle, low, high = band(kept)
+            cells = [DASH, DASH]
+            if model not in WITHOUT_BETA:
+                betas = [beta_kept(epoch) for epoch in (middle, low, high)]
+                cells = [band_text(*betas), f"{(kept < PUBLISHED.warmup).mean():.0%}"]
+            epochs = f"{middle:.0f} [{low:.0f}, {high:.0f}] of {epochs_of(model)}"
+            rows.append((literal(dataset), model, str(len(kept)), epochs, *cells))
+    return Table(
+        name="kept_epochs",
+        title="Which epoch is kept",
+        caption="The epoch with the smallest validation CRPS: median and 5 to 95 % band over seeds. β, the weight of "
+        f"the KL term, rises over the first {PUBLISHED.warmup} epochs; models without a weight distribution have none.",
+        columns=("Data set", "Model", "Seeds", "Kept epoch", "β there", "Inside the warm-up"),
+        rows=tuple(rows),
+        align="llrrrr",
+    )
+
+
+def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
+    """What the kept epochs say of the FDNs and of the ensembles, in words."""
+    here = metrics[(metrics["protocol"] == PUBLISHED.label) & metrics["dataset"].isin(datasets)]
+    fdns = here[here["model"].isin(FDN_MODELS)]
+    inside = fdns.assign(inside=fdns["best_epoch"] < PUBLISHED.warmup).groupby("dataset")["inside"].mean()
+    always = [dataset for dataset in datasets if inside.get(dataset) == 1]
+    others = [f"{dataset} ({inside[dataset]:.0%})" for dataset in datasets if inside.get(dataset, 1) < 1]
+    medians = fdns.groupby("dataset")["best_epoch"].median()
+    betas = [f"{beta_kept(medians[dataset]):.3g} on {dataset}" for dataset in datasets if dataset in medians]
+    words = f"The kept FDNs are no β = 1 models: in the median run β is {listing(betas)}. "
+    if always:
+        words += f"Every kept FDN lies inside the warm-up on {listing(always)}"
+        words += f", and some do not on {listing(others)}. " if others else ". "
+    early = []
+    for dataset in datasets:
+        kept = rows_of(here, dataset=dataset, model="DeepEnsembleNet")["best_epoch"]
+        if len(kept) and kept.median() <= epochs_of("DeepEnsembleNet") / 4:
+            spread = f"epoch {kept.min()}" if kept.nunique() == 1 else f"epoch {kept.median():.0f} in the median"
+            early.append(f"{dataset} ({spread} of {len(kept)} seeds)")
+    if early:
+        words += f"The ensemble keeps barely trained members on {listing(early)}; they could train for "
+        words += f"{epochs_of('DeepEnsembleNet')} epochs."
+    return words.strip()
+
+
+def variants(dataset: str) -> dict[str, str]:
+    """Labels of the protocols that ask what the choice of the epoch does, by what they are called here."""
+    found = {"best epoch (published)": PUBLISHED.label}
+    for extra in extras.EXTRAS:
+        if extra.name == "last-epoch":
+            found["last epoch"] = extra.protocols[0].label
+        if extra.name == f"beta-held-{dataset}":
+            found |= {f"β held, {p.keep} epoch": p.label for p in extra.protocols}
+    return found
+
+
+def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
+    """Medians over the same seeds with the best epoch kept, the last one, and beta held at the kept value."""
+    rows = []
+    for model in PAPER_MODELS:
+        for name, label in variants(dataset).items():
+            run = _same_seeds(metrics, dataset, model, label)
+            if len(run):
+                medians = run.assign(mean_id=corrected_mean_error(run, "id"))[list(PROTOCOL_COLUMNS)].median()
+                cells = [plain_number(value) for value in medians[:-1]] + [f"{medians['best_epoch']:.0f}"]
+                rows.append((model, name, str(len(run)), *cells))
+    held = extras.KEPT_EPOCHS.get(dataset)
+    return Table(
+        name=f"last_epoch_{dataset}",
+        title=f"What the choice of the epoch does on {literal(dataset)}",
+        caption="Medians over the same seeds; the error of the mean is corrected for Var / K. "
+        + (f"β held: it stops rising at {beta_kept(held):.3g}, its value at the median epoch kept." if held else ""),
+        columns=("Model", "Kept", "Seeds", *PROTOCOL_COLUMNS.values()),
+        rows=tuple(rows),
+        align="llr" + "r" * len(PROTOCOL_COLUMNS),
+    )
+
+
+def _same_seeds(metrics: pd.DataFrame, dataset: str, model: str, label: str) -> pd.DataFrame:
+    """The runs of a variant, by the seeds that all variants of the model have."""
+    runs = [rows_of(metrics, dataset=dataset, model=model, protocol=other) for other in variants(dataset).values()]
+    common = set.intersection(*(set(run["seed"]) for run in runs if len(run)), *[set()] * (not any(map(len, runs))))
+    run = rows_of(metrics, dataset=dataset, model=model, protocol=label)
+    return run[run["seed"].isin(common)] if len(runs[1]) else run.iloc[:0]
+
+
+def last_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
+    """By which factor keeping the last epoch moves the FDNs' numbers, in words; "" if it was not run."""
+    parts = []
+    for metric, name in (("var_id", "ID Var"), ("crps_id", "ID CRPS"), ("delta_var", "ΔVar")):
+        factors = {}
+        for dataset in datasets:
+            best, last = (
+                pd.concat([_same_seeds(metrics, dataset, model, label) for model in FDN_MODELS])[metric].median()
+                for label in list(variants(dataset).values())[:2]
+            )
+            if np.isfinite(last):
+                factors[dataset] = last / best
+        if factors:
+            parts.append(f"{name} {listing([f'{plain_number(f)} on {d}' for d, f in factors.items()])}")
+    if not parts:
+        return ""
+    return f"With the last epoch in place of the best one the FDNs' medians are multiplied by: {'; '.join(parts)}."

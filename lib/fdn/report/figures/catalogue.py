@@ -1,0 +1,218 @@
+"""Every kind of figure in one table, and how they are written to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import matplotlib.style
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fdn.data.dataset import Dataset
+from fdn.errors import UserError
+from fdn.models import PAPER_MODELS, STOCHASTIC_MODELS
+from fdn.paths import segment
+from fdn.protocol import Protocol
+from fdn.report.figures import one_seed, over_seeds
+from fdn.report.figures.drawing import STYLE, Points
+from fdn.report.findings import DatasetResults
+from fdn.report.published import representative_seed, rows_of
+from fdn.runs import bands, results
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure, drawn of each data set that has what it needs.
+
+    Attributes:
+        draw: from what there is of a data set to the figure.
+        title, words: for readers: its name, and what there is to see.
+        needs: per-point results of one seed, the runs of all, or their :mod:`fdn.runs.bands`.
+        for_toy: whether it is drawn of toy tasks too.
+    """
+
+    draw: Callable[[DatasetResults], Figure]
+    title: str
+    words: str
+    needs: Literal["points", "runs", "bands"] = "points"
+    for_toy: bool = True
+
+    @property
+    def needs_points(self) -> bool:
+        """Whether it shows the test points of one seed."""
+        return self.needs == "points"
+
+    def is_for(self, given: DatasetResults) -> bool:
+        """Whether a data set has what this figure needs."""
+        has = {"points": bool(given.points), "runs": True, "bands": given.bands is not None}[self.needs]
+        return has and (self.for_toy or given.true_function is None)
+
+
+def _means(given: DatasetResults) -> Figure:
+    if given.true_function is None:
+        return one_seed.means_of_data(given.points, given.title)
+    return one_seed.means_of_function(given.points, given.true_function, given.title)
+
+
+FIGURES = {  # by the end of their files' names, in the order of the site
+    "uncertainty": FigureKind(
+        one_seed.uncertainty,
+        "Mean and spread",
+        "Predictive mean and two standard deviations of the draws of one seed, with the targets, a panel per model",
+    ),
+    "uncertainty_seeds": FigureKind(
+        over_seeds.uncertainty_seeds,
+        "Mean and spread over seeds",
+        "Predictive mean over all seeds with its 5 to 95 % band, and the median spread of the draws",
+        needs="bands",
+    ),
+    "checkpoint": FigureKind(
+        over_seeds.checkpoint,
+        "Kept epochs",
+        "Validation score and the weight β of the KL term against the epoch, with the kept epochs marked",
+        needs="bands",
+    ),
+    "seeds": FigureKind(
+        lambda given: over_seeds.seeds_scatter(
+            given.runs, given.seed, f"{given.dataset}, all seeds, protocol {given.protocol}\n{given.places}"
+        ),
+        "Seeds",
+        "OOD MSE against OOD variance, a point per seed, the representative seed ringed",
+        needs="runs",
+    ),
+    "mse_var": FigureKind(
+        lambda given: one_seed.mse_against_var(given.points, given.title),
+        "MSE against variance",
+        "MSE against predicted variance of every test point, inside and outside the band, a panel per model, with the "
+        "line MSE = Var",
+    ),
+    "mse_var_seeds": FigureKind(
+        over_seeds.mse_var_seeds,
+        "Error against variance over seeds",
+        "MSE, and the squared error of the mean, in bins of the variance: median and 5 to 95 % band over seeds",
+        needs="bands",
+    ),
+    "mse_var_fit": FigureKind(
+        lambda given: one_seed.mse_against_var_fit(given.points, given.title),
+        "Linear fit",
+        "MSE against predicted variance of all test points with each model's fit MSE = a + b Var",
+    ),
+    "means": FigureKind(_means, "Predictive means", "Predictive mean of each model over the inputs, with the targets"),
+    "risk_coverage": FigureKind(
+        lambda given: one_seed.risk_coverage(given.points, given.title),
+        "Risk and coverage",
+        "Mean MSE of the most confident fraction of the test points, a curve per model",
+    ),
+    "risk_coverage_seeds": FigureKind(
+        over_seeds.risk_coverage_seeds,
+        "Risk and coverage over seeds",
+        "The same curves: median and 5 to 95 % band over seeds",
+        needs="bands",
+    ),
+    "calibration": FigureKind(
+        lambda given: one_seed.calibration(given.points, given.title),
+        "Calibration",
+        "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model",
+    ),
+    "pit": FigureKind(
+        over_seeds.pit,
+        "PIT",
+        "Where the targets lie among the draws, inside and outside the band, with the coverage of 90 % intervals",
+        needs="bands",
+    ),
+    "deltas": FigureKind(
+        lambda given: over_seeds.delta_bars(given.runs, given.seed, f"Whiskers: all seeds; bars: {given.title}"),
+        "Deltas",
+        "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds",
+        needs="runs",
+        for_toy=False,
+    ),
+}
+
+
+def save(fig: Figure, stem: Path) -> list[Path]:
+    """Write STEM.pdf and STEM.png without dates or versions, so that the same figure gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stamps = {".pdf": {"CreationDate": None, "Producer": None, "Creator": None}, ".png": {"Software": None}}
+    written = []
+    with matplotlib.style.context(STYLE):
+        for suffix, metadata in stamps.items():
+            path = stem.with_name(stem.name + suffix)
+            fig.savefig(path, metadata=metadata)
+            written.append(path)
+    return written
+
+
+def all_figures(
+    metrics: pd.DataFrame,
+    load_points: Callable[[str, str, int], pd.DataFrame | None],
+    datasets: Mapping[str, Dataset | None],
+    protocol: str,
+    out_dir: Path,
+    load_bands: Callable[[str], pd.DataFrame | None] = lambda dataset: None,
+) -> tuple[list[Path], list[str]]:
+    """Draw and write every figure of one protocol.
+
+    Args:
+        metrics: the metrics of all runs.
+        load_points: (dataset, model, seed) to the points frame, None where there is none.
+        datasets: the data sets to draw; None stands for a real one whose files are not here.
+        load_bands: a data set to its :mod:`fdn.runs.bands`, None where there are none.
+
+    Returns:
+        The written paths, and a sentence for everything that could not be drawn.
+    """
+    paths, missing = save(one_seed.layer_diagram(), out_dir / "layer"), []
+    for name, data in datasets.items():
+        runs = rows_of(metrics, dataset=name, protocol=protocol)
+        try:
+            seed = representative_seed(metrics, name, protocol)
+        except UserError as error:
+            missing.append(f"{name}: no figures: {error}")
+            continue
+        run = set(runs["model"])
+        models = [model for model in STOCHASTIC_MODELS if model in PAPER_MODELS or model in run]
+        points, absent = _all_points(load_points, name, models, seed)
+        missing += absent
+        truth = data and data.true_function
+        given = DatasetResults(name, protocol, runs, seed, points, true_function=truth, bands=load_bands(name))
+        for kind, figure in FIGURES.items():
+            if not figure.is_for(given):
+                continue
+            try:
+                paths += save(figure.draw(given), out_dir / segment(f"{name}_{kind}"))
+            except UserError as error:
+                missing.append(f"{name}: no {kind}: {error}")
+    return paths, missing
+
+
+def _all_points(load_points: Callable, dataset: str, models: list[str], seed: int) -> tuple[Points, list[str]]:
+    """The points of each model, and a sentence for each that has none."""
+    points, missing = {}, []
+    for model in models:
+        try:
+            frame, why = load_points(dataset, model, seed), ""
+        except UserError as error:  # damaged
+            frame, why = None, f": {error}"
+        if frame is None:
+            missing.append(f"{dataset}: no points of {model}, seed {seed}{why}")
+        else:
+            points[model] = frame
+    return points, missing
+
+
+def write_figures(
+    folder: Path, metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], protocol: Protocol, out: Path
+) -> tuple[list[Path], list[str]]:
+    """:func:`all_figures` with the per-point results of a folder."""
+
+    def points(dataset: str, model: str, seed: int) -> pd.DataFrame | None:
+        cell = (folder, dataset, model, protocol.label, seed)
+        return results.load_points(*cell) if results.has_points(*cell) else None
+
+    return all_figures(
+        metrics, points, datasets, protocol.label, out, lambda dataset: bands.of(folder, dataset, protocol.label)
+    )
