@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib.util import find_spec
+from pathlib import Path
 
 project = "Functional Distribution Networks, reproduced"
 html_title = "FDN, reproduced"
 language = "en"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # tables and mathematics in outputs
 myst_enable_extensions = ["dollarmath", "colon_fence"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 add_module_names = False
 default_role = "py:obj"  # `name` in a docstring is a link where the name is documented
@@ -65,19 +67,30 @@ def _describe_figures(app, doctree) -> None:
             image.attributes.setdefault("alt", f"Figure{which} of section {section.next_node(nodes.title).astext()}")
 
 
-def _label(app, page, template, context, doctree) -> None:
-    """Give the headers of tables written in Markdown their direction, and headings in the menu their level."""
+def _finish(app, page, template, context, doctree) -> None:
+    """Headings in the menu get their level, and the text what :mod:`fdn.report.site.finish` gives it."""
+    from fdn.report.site.finish import finish
+
     if "furo_navigation_tree" in context:
         context["furo_navigation_tree"] = context["furo_navigation_tree"].replace(
             'role="heading"', 'role="heading" aria-level="2"'
         )
     if "body" in context:
-        context["body"] = re.sub(r'<th(?= class="(?:[^"]* )?head)', '<th scope="col"', context["body"])
+        files = {name: Path(app.srcdir) / path for path, name in app.builder.images.items()}
+        context["body"] = finish(context["body"], "../" * page.count("/"), files.get)
+
+
+def _copy_points(app, exception) -> None:
+    """What the page of one run loads when it is chosen."""
+    points = Path(app.srcdir) / "explore"
+    if exception is None and points.exists():
+        shutil.copytree(points, Path(app.outdir) / "explore", dirs_exist_ok=True)
 
 
 def setup(app) -> dict[str, bool]:
     """Connect what Sphinx has no setting for."""
     app.connect("autodoc-process-docstring", _escape_bars)
     app.connect("doctree-read", _describe_figures)
-    app.connect("html-page-context", _label, priority=900)  # after the theme
+    app.connect("html-page-context", _finish, priority=900)  # after the theme
+    app.connect("build-finished", _copy_points)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -24,12 +24,18 @@ Cell = str | float | int | Printed | None
 
 
 def sortable_table(
-    name: str, caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], heads: int = 1
+    name: str,
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    heads: int = 1,
+    more: Sequence[tuple[str, str] | None] | None = None,
 ) -> str:
     """A table in a box that scrolls sideways where the page is narrow.
 
     A float is shown as :func:`fdn.report.tables.plain_number` writes it, with its exact value in ``data-value``; text
-    is shown as it is, `code` in typewriter; None and NaN are a dash. The first ``heads`` cells of a row name it.
+    is shown as it is, `code` in typewriter; None and NaN are a dash. The first ``heads`` cells of a row name it, and
+    ``more`` has for each row what unfolds below it, as (summary, text), or None.
 
     >>> print(sortable_table("t", "Numbers", ["model", "b"], [["BayesNet", 1 / 3]]).replace("><", ">\\n<"))
     <div class="table-wrapper docutils container" role="region" aria-labelledby="t" tabindex="0">
@@ -57,7 +63,8 @@ def sortable_table(
     )
     kinds = [(i < heads, is_number) for i, is_number in enumerate(numeric)]
     cells = ("".join(_cell(cell, *kind) for cell, kind in zip(row, kinds, strict=True)) for row in rows)
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    below = [_more(given, len(columns)) for given in more or [None] * len(rows)]
+    body = "".join(f"<tr>{row}</tr>{extra}" for row, extra in zip(cells, below, strict=True))
     return (
         f'<div class="table-wrapper docutils container" role="region" aria-labelledby="{name}" tabindex="0">'
         f'<table class="docutils sortable"><caption id="{name}">{_text(caption)}</caption>'
@@ -69,6 +76,16 @@ def from_table(table: Table, heads: int = 1) -> str:
     """A :class:`fdn.typesetting.Table` as HTML, its notes below it."""
     notes = "".join(f'<p class="note">{_text(note)}</p>' for note in table.notes)
     return sortable_table(table.name, f"{table.title}. {table.caption}", table.columns, table.rows, heads) + notes
+
+
+def _more(given: tuple[str, str] | None, columns: int) -> str:
+    if given is None:
+        return ""
+    summary, text = map(_text, given)
+    return (
+        f'<tr class="more"><td colspan="{columns}"><details><summary>{summary}</summary>'
+        f"<p>{text}</p></details></td></tr>"
+    )
 
 
 def _cell(cell: Cell, is_head: bool, is_number: bool) -> str:

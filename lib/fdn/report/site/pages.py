@@ -8,52 +8,21 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
 from pathlib import Path
 
-import jinja2
-import nbformat
 import pandas as pd
 
 from fdn import paths
-from fdn.arguments import seed_ranges
-from fdn.data import TOY
-from fdn.errors import UserError
-from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
-from fdn.protocol import PUBLISHED
-from fdn.report import console, figures, findings, published
-from fdn.report.comparison import score_table, uniformity_table
-from fdn.report.site import markup
-from fdn.report.site.figures import seed_points
-from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
-from fdn.runs import experiment, extras, results
+from fdn.report.published import score
+from fdn.report.site import claims, datasets, explore, guides, markup, notebooks
+from fdn.report.site.base import Site
+from fdn.report.site.glossary import TERMS
+from fdn.report.site.public import ENTRIES
+from fdn.runs import experiment, results
 
 PACKAGES = ("fdn_kernels", "fdn")
 NOT_DOCUMENTED = ("__main__", "fdn.report.site.conf")
-PROTOCOL = PUBLISHED.label
-
-
-@dataclass(frozen=True)
-class _Site:
-    """What all pages are made from, and where they go."""
-
-    results: Path
-    source: Path
-    metrics: pd.DataFrame  # of the published protocol
-    comparison: pd.DataFrame
-
-    @property
-    def shown_results(self) -> str:
-        """The results folder as a command names it."""
-        return findings.place(self.results.resolve())
-
-    @property
-    def datasets(self) -> list[str]:
-        """The paper's data sets that have results, in the paper's order."""
-        present = set(self.metrics["dataset"])
-        return [name for name in published.DATASETS if name in present]
 
 
 def write(folder: Path, source: Path) -> None:
@@ -67,17 +36,19 @@ def write(folder: Path, source: Path) -> None:
         FileNotFoundError: if the folder holds no results.
         UserError: if it holds none of the published protocol.
     """
-    metrics = extras.read(folder)
-    console.check_protocol(metrics, PROTOCOL, folder)
-    comparison = published.with_reasons(published.compare(metrics, PROTOCOL), published.load_reasons())
-    site = _Site(folder, source, metrics[metrics["protocol"] == PROTOCOL], comparison)
-    _results(site)
-    _comparison(site)
-    documents = _documents(site)
-    notebooks = _notebooks(site)
+    site = Site.of(folder, source)
+    found = claims.statements()
+    datasets.write(site, found)
+    explored = explore.write(site)
+    written = notebooks.write(site)
+    documents = guides.data_pages(site)
+    if found:
+        claims.write(site, found)
     _api(site)
     _provenance(site)
-    _render(site, "index.md", documents=documents, notebooks=notebooks)
+    site.render("start.md", here=experiment.environment(), citation=_citation())
+    site.render("glossary.md", terms=TERMS)
+    _index(site, found, documents=documents, notebooks=written, explored=explored, guides=guides.write(site))
 
 
 def modules() -> list[str]:
@@ -89,167 +60,53 @@ def modules() -> list[str]:
     return [name for name in names if not name.endswith(NOT_DOCUMENTED)]
 
 
-def _render(site: _Site, target: str, template: str | None = None, **values: object) -> None:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters["table"] = markup.from_table
-    score = {(row["by"], row["name"]): row for row in published.score(site.comparison).to_dict("records")}
-    shared = {"folder": site.shown_results, "datasets": site.datasets, "score": score, "total": score["total", "total"]}
-    path = site.source / target
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(environment.get_template(template or target).render(**shared, **values), encoding="utf-8")
-
-
-def _csv(site: _Site, frame: pd.DataFrame, name: str) -> None:
-    path = site.source / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(path, index=False, lineterminator="\n")
-
-
-def number_rows(comparison: pd.DataFrame, keys: Iterable[str]) -> tuple[list[str], list[list[markup.Cell]]]:
-    """Columns and rows of published numbers beside the seeds', the text columns ``keys`` first."""
-    columns = [*(key.capitalize() if key != "dataset" else "Data set" for key in keys),
-               "Published", "Median", "5 %", "95 %", "Min", "Max", "Seeds", "Place", "Verdict", "Reason"]  # fmt: skip
-    rows = [
-        [*(RESULT_COLUMNS.get(row[key], row[key]) for key in keys), markup.Printed(row["printed"], row["published"]),
-         *(float(row[name]) for name in ("median", "q05", "q95", "min", "max")), int(row["n_seeds"]),
-         None if pd.isna(row["place"]) else markup.Printed(f"{row['place']:.2f}", row["place"]),
-         row["verdict"], row["reason"] or None]
-        for row in comparison.to_dict("records")
-    ]  # fmt: skip
-    if not any(row[-1] for row in rows):
-        return columns[:-1], [row[:-1] for row in rows]
-    return columns, rows
-
-
-def region_rows(metrics: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell]]]:
-    """Columns and rows of medians over seeds, inside and outside the training band side by side, a row per model."""
-    columns = ["Model", *(f"{heading}, {region}" for heading in REGION_COLUMNS.values() for region in ("ID", "OOD"))]
-    rows = []
-    for model in (BASELINE, *MODEL_NAMES):
-        run = metrics[metrics["model"] == model]
-        if run.empty:
-            continue
-        medians = []
-        for metric in REGION_COLUMNS:
-            for region in ("id", "ood"):
-                values = corrected_mean_error(run, region) if metric == "mean" else run[f"{metric}_{region}"]
-                medians.append(float(values.median()))
-        rows.append([model, *medians])
-    return columns, rows
-
-
-def _results(site: _Site) -> None:
-    kinds = {path.stem for path in _figures(site)}
-    for name in site.datasets:
-        runs, numbers = (published.rows_of(frame, dataset=name) for frame in (site.metrics, site.comparison))
-        drawn = seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}")
-        figures.save(drawn, site.source / "figures" / f"{name}_points")
-        points = _points(site, name, runs)
-        _csv(site, runs, f"results/{name}/seeds.csv")
-        _csv(site, numbers, f"results/{name}/comparison.csv")
-        if points is not None:
-            _csv(site, points, f"results/{name}/points.csv")
-        counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
-        _render(
-            site, f"results/{name}.md", "results/dataset.md", name=name, toy=name in TOY,
-            seeds=seed_ranges(runs["seed"].unique()), row=published.score(numbers).to_dict("records")[-1],
-            numbers=markup.sortable_table(
-                f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds",
-                *number_rows(numbers, ["model", "metric"]), heads=2,
-            ),
-            regions=markup.sortable_table(
-                f"regions-{name}", f"Medians over seeds on {name}, inside (ID) and outside (OOD) the training band",
-                *region_rows(runs),
-            ),
-            figures={kind: figure for kind, figure in figures.FIGURES.items() if f"{name}_{kind}" in kinds},
-            has_points=points is not None,
-        )  # fmt: skip
-    _render(
-        site, "results/index.md", score_table=score_table(site.comparison),
-        uniformity=uniformity_table(site.metrics, PROTOCOL),
+def _index(site: Site, found: list[claims.Statement], **pages: object) -> None:
+    """The front page: the verdict and the findings are those of README and ``docs``, the numbers of the results."""
+    said = {"verdict": ("README.md", guides.VERDICT), "figure": ("README.md", guides.FIGURE),
+            "findings": ("docs/score.md", guides.FINDINGS)}  # fmt: skip
+    site.render(
+        "index.md", **{name: guides.passage(site, *where) for name, where in said.items()},
+        counts=claims.counts(found), first=_first(site), n_statements=len(found), on_gpu=_measured_on_gpu(),
+        competitive=[one for one in found if "ID-competitive" in one.words], **pages,
     )  # fmt: skip
 
 
-def _figures(site: _Site) -> list[Path]:
-    """The usual figures as PNG: the published ones if these are the committed results, else drawn now."""
-    target = site.source / "figures"
-    if site.results.resolve() == paths.COMMITTED_RESULTS.resolve():
-        target.mkdir()
-        return [Path(shutil.copy(path, target)) for path in sorted(paths.FIGURES.glob("*.png"))]
-    loaded = experiment.datasets_of(site.metrics, PUBLISHED)
-    loaded = {name: loaded[name] for name in site.datasets}
-    drawn, _ = figures.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
-    return [path for path in drawn if path.suffix == ".png"]
+def _measured_on_gpu() -> bool:
+    """Whether `make gpu` has been run."""
+    page = paths.ROOT / "data" / "gpu" / "README.md"
+    return page.exists() and "Not run yet" not in page.read_text(encoding="utf-8")
 
 
-def _points(site: _Site, dataset: str, runs: pd.DataFrame) -> pd.DataFrame | None:
-    """Per-point results behind the figures of one seed, all models below one another; None if there are none."""
-    try:
-        seed = published.representative_seed(site.metrics, dataset, PROTOCOL)
-    except UserError:  # the models that decide are not there, and there are no such figures
-        return None
-    frames = []
-    for model in runs.loc[(runs["seed"] == seed) & runs["model"].isin(STOCHASTIC_MODELS), "model"]:
-        cell = (site.results, dataset, model, PROTOCOL, seed)
-        if results.has_points(*cell):
-            frames.append(results.load_points(*cell).assign(model=model, seed=seed).round(6))
-    return pd.concat(frames) if frames else None
+def _citation() -> dict[str, str]:
+    """Fields of CITATION.cff."""
+    text = (paths.ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    field = lambda name: re.search(rf'^[ -]*{name}: "?([^"\n]+)"?$', text, re.MULTILINE).group(1)
+    return {"title": field("title"), "author": field("name"), "version": field("version"), "license": field("license")}
 
 
-def _comparison(site: _Site) -> None:
-    _csv(site, site.comparison, "comparison.csv")
-    table = markup.sortable_table(
-        "comparison",
-        "Published numbers beside the seeds'",
-        *number_rows(site.comparison, ["dataset", "model", "metric"]),
-        heads=3,
-    )
-    _render(site, "comparison.md", table=table)
+def _first(site: Site) -> dict[str, dict[str, float]]:
+    """Per data set, the score of the seeds that `fdn paper` computes, where there are further ones."""
+    seeds = site.first.groupby("dataset")["n_seeds"].max()
+    rows = {row["name"]: row | {"seeds": seeds[row["name"]]} for row in score(site.first).to_dict("records")
+            if row["by"] == "dataset"}  # fmt: skip
+    return {} if site.first["n_seeds"].equals(site.comparison["n_seeds"]) else rows
 
 
-def _documents(site: _Site) -> list[str]:
-    """Copy the generated pages of the repository (differences, claims, ...); returns their names."""
-    documents = []
-    for folder in sorted((paths.ROOT / "data").iterdir()):
-        if (folder / "README.md").exists():
-            target = site.source / "data" / folder.name
-            shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.parquet"))
-            documents.append(f"data/{folder.name}/README")
-    return documents
-
-
-def _notebooks(site: _Site) -> list[str]:
-    """Copy the notebooks as executed, each with a line on how to get and run it; returns their names."""
-    names = []
-    for folder in ("notebooks", "downloads"):
-        (site.source / folder).mkdir()
-    for path in sorted(paths.NOTEBOOKS.glob("*.ipynb")):
-        notebook = nbformat.read(path, as_version=4)
-        shutil.copyfile(path, site.source / "downloads" / path.name)
-        words = (
-            f"{{download}}`This notebook <../downloads/{path.name}>` as executed: a figure or table is made by the "
-            "cell above it. The results it reads are on the pages of each [data set](../results/index.md), as CSV. "
-            f"Run it: `papermill notebooks/{path.name} out/{path.name}`."
-        )
-        notebook.cells.insert(1, nbformat.v4.new_markdown_cell(words, id="how-to-run"))
-        nbformat.write(notebook, site.source / "notebooks" / path.name)
-        names.append(f"notebooks/{path.stem}")
-    return names
-
-
-def _api(site: _Site) -> None:
+def _api(site: Site) -> None:
     rows = []
     for name in modules():
-        summary = (inspect.getdoc(importlib.import_module(name)) or "").split("\n\n")[0]
-        rows.append((name, summary.replace("\n", " ")))
-        _render(site, f"api/{name}.md", "api/module.md", module=name)
-    _render(site, "api/index.md", modules=rows)
+        rows.append((name, _plain((inspect.getdoc(importlib.import_module(name)) or "").split("\n\n")[0])))
+        site.render(f"api/{name}.md", "api/module.md", module=name)
+    site.render("api/public.md", entries=ENTRIES)
+    site.render("api/index.md", modules=rows, public=[(entry.name, _plain(entry.summary)) for entry in ENTRIES])
 
 
-def _provenance(site: _Site) -> None:
+def _plain(text: str) -> str:
+    """A line of a docstring for Markdown, which knows no roles."""
+    return re.sub(r":[\w:]+:`~?([^`]+)`", r"`\1`", text.replace("``", "`").replace("\n", " "))
+
+
+def _provenance(site: Site) -> None:
     environments, blocks = [], []
     for sidecar in results.read_sidecars(site.results):
         environment = sidecar["environment"]
@@ -268,15 +125,15 @@ def _provenance(site: _Site) -> None:
     times = ""
     if blocks:
         frame = pd.DataFrame(blocks)
-        _csv(site, frame, "provenance/run_times.csv")
+        site.csv(frame, "provenance/run_times.csv")
         times = markup.sortable_table(
             "run-times", "Run times, one thread, summed over blocks of seeds", *_run_times(frame), heads=3
         )
     environments_table = markup.sortable_table(
         "environments", "Environments that the results were computed in", columns, rows
     )
-    _render(
-        site, "provenance.md", here=experiment.environment(), numerics=results.NUMERICS,
+    site.render(
+        "provenance.md", here=experiment.environment(), numerics=results.NUMERICS,
         environments=environments_table, times=times, hours=sum(block["total"] for block in blocks) / 3600,
     )  # fmt: skip
 

@@ -1,18 +1,33 @@
-// Every table sorts: each header becomes a button, which works by mouse and keyboard and says its state.
-// Then what the theme leaves out for keyboards and screen readers.
+// Tables sort: each header gets a button, which works by mouse and keyboard and says its state. How a table is laid out
+// was settled when the page was written; nothing here moves it. Then what the theme leaves out for keyboards and readers.
 (() => {
   "use strict";
 
   const MISSING = new Set(["", "—", "n/a", "-", "–"]);
-  const NUMBER = /^[<>≈~]?\s*([-−+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)/i;
+  const NUMBER = /^[\[<>≈~]?\s*([-−+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)/i;
+  const SHARE = /^\d+ \(([\d.]+)\s?%\)$/;
 
-  function valueOf(cell) {
+  function numberOf(text) {
+    const share = SHARE.exec(text);
+    if (share) return Number(share[1]);
+    const found = NUMBER.exec(text.replace(/(\d),(?=\d{3}\b)/g, "$1"));
+    return found ? Number(found[1].replace("−", "-")) : null;
+  }
+
+  function valueOf(cell) {  // of a cell of many lines: their median
     if (cell === undefined) return null;
     if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
-    const text = cell.textContent.trim().replace(/^\[/, "");
-    if (MISSING.has(text)) return null;
-    const found = NUMBER.exec(text.replace(/(\d),(?=\d{3}\b)/g, "$1"));
-    return found ? Number(found[1].replace("−", "-")) : text;
+    const holder = document.createElement("p");
+    const lines = cell.innerHTML.split(/<br\s*\/?>/).map((line) => {
+      holder.innerHTML = line;
+      return holder.textContent.trim();
+    });
+    const given = lines.filter((line) => !MISSING.has(line));
+    if (!given.length) return null;
+    const numbers = given.map(numberOf).filter((value) => value !== null).sort((a, b) => a - b);
+    if (numbers.length < given.length) return given.join(" ");
+    const middle = (numbers.length - 1) / 2;
+    return (numbers[Math.floor(middle)] + numbers[Math.ceil(middle)]) / 2;
   }
 
   function compare(a, b) {
@@ -25,44 +40,30 @@
     for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", direction);
     const sign = direction === "ascending" ? 1 : -1;
-    const body = table.tBodies[0];
-    const rows = Array.from(body.rows, (row) => [row, valueOf(row.cells[column])]);
-    rows.sort(([, a], [, b]) => {  // what is missing stays last either way
-      if (a === null || b === null) return (a === null) - (b === null);
-      return sign * compare(a, b);
+    const rows = [];
+    for (const row of table.tBodies[0].rows) {  // what unfolds below a row goes with it
+      if (row.classList.contains("more")) rows[rows.length - 1].lines.push(row);
+      else rows.push({ lines: [row], last: row.classList.contains("total"), value: valueOf(row.cells[column]) });
+    }
+    rows.sort((a, b) => {  // totals stay last, and what is missing before them, either way
+      if (a.last || b.last) return a.last - b.last;
+      if (a.value === null || b.value === null) return (a.value === null) - (b.value === null);
+      return sign * compare(a.value, b.value);
     });
-    body.append(...rows.map(([row]) => row));
+    table.tBodies[0].append(...rows.flatMap((row) => row.lines));
   }
 
   function enhance(table) {
-    const head = table.tHead && table.tHead.rows[table.tHead.rows.length - 1];
-    const body = table.tBodies[0];
-    if (!head || !body || body.rows.length < 2 || body.querySelector("[rowspan], [colspan]")) return;
-    for (const cell of table.querySelectorAll("td, th")) {  // a name or an interval stays on one line, a reason is wide
-      const length = cell.textContent.length;
-      if (length < (cell.closest("thead") ? 14 : 28)) cell.classList.add("short");
-      if (length > 120) cell.classList.add("long");
-    }
-    Array.from(head.cells).forEach((header, column) => {
+    const row = table.tHead.rows[table.tHead.rows.length - 1];
+    Array.from(row.cells).forEach((header, column) => {
       const button = document.createElement("button");
       button.type = "button";
       button.className = "sort";
-      button.append(...header.childNodes);
-      const text = button.textContent.trim().replace(/\\[()]|[\\{}]/g, "");
-      if (!text || button.querySelector(".math")) button.setAttribute("aria-label", text || `column ${column + 1}`);
-      button.addEventListener("click", () => sort(table, header, column));
+      const text = header.textContent.trim().replace(/\\[()]|[\\{}]/g, "") || `column ${column + 1}`;
+      button.setAttribute("aria-label", `Sort by ${text}`);
       header.append(button);
+      header.addEventListener("click", (event) => event.target.closest("a") || sort(table, header, column));
     });
-  }
-
-  // A box that scrolls can be reached by keyboard and has a name.
-  function name(box, index) {
-    if (box.hasAttribute("role")) return;
-    const section = box.closest("section");
-    const heading = section && section.querySelector("h1, h2, h3, h4");
-    box.tabIndex = 0;
-    box.setAttribute("role", "region");
-    box.setAttribute("aria-label", `Table ${index + 1}, ${heading ? heading.firstChild.textContent : document.title}`);
   }
 
   function reach(box) {
@@ -70,16 +71,50 @@
     else box.removeAttribute("tabindex");
   }
 
+  // The theme opens its drawers by labels of hidden boxes, which no key reaches: they become buttons.
+  function opens(id, name) {
+    const box = document.getElementById(id);
+    for (const label of document.querySelectorAll(`label[for="${id}"]:not(.overlay)`)) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = label.className;
+      button.setAttribute("aria-label", name);
+      button.setAttribute("aria-expanded", box.checked);
+      button.append(...label.childNodes);
+      button.addEventListener("click", () => box.click());
+      box.addEventListener("change", () => button.setAttribute("aria-expanded", box.checked));
+      label.replaceWith(button);
+    }
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Site");
     document.querySelector(".toc-drawer")?.setAttribute("aria-label", "This page");
+    opens("__navigation", "Site navigation");
+    opens("__toc", "Contents of this page");
+    const menu = document.querySelector(".sidebar-scroll");
+    const here = document.querySelector(".sidebar-tree .current-page");
+    if (menu && here) {
+      const below = here.getBoundingClientRect().top - menu.getBoundingClientRect().top;
+      menu.scrollTo({ top: menu.scrollTop + below - menu.clientHeight / 2, behavior: "instant" });
+    }
     const article = document.querySelector("article");
     if (!article) return;
-    article.querySelectorAll("table").forEach(enhance);
-    article.querySelectorAll(".table-wrapper").forEach(name);
+    article.querySelectorAll("table.sortable").forEach(enhance);
     const boxes = article.querySelectorAll("pre, .math-wrapper");
     const observer = new ResizeObserver((entries) => entries.forEach((entry) => reach(entry.target)));
     boxes.forEach((box) => observer.observe(box));
     Promise.all([window.MathJax?.startup?.promise, document.fonts.ready]).then(() => boxes.forEach(reach));
+    for (const block of article.querySelectorAll(".highlight-bibtex")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "Copy";
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(block.querySelector("pre").textContent);
+        button.textContent = "Copied";
+      });
+      block.prepend(button);
+    }
   });
 })();

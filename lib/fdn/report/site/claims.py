@@ -1,0 +1,107 @@
+"""The page of the paper's statements: the verdict first, then the words, the criterion, and each data set."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pandas as pd
+
+from fdn import paths
+from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_statement, verdict
+from fdn.report.site.base import Site
+from fdn.report.site.finish import TONES
+from fdn.report.site.guides import linked
+from fdn.report.tables import DASH
+
+VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED)
+MARKS = {HOLDS: "✓", PARTLY: "±", FAILS: "✗", UNMEASURED: "?"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A sentence of the paper with its verdict, as the page shows it."""
+
+    number: int
+    anchor: str  # from its words, so that a link outlives other statements
+    section: str
+    words: str
+    criterion: str
+    verdict: str
+    parts: tuple[tuple, ...]  # rows of claims.csv, one per data set
+
+    @property
+    def tone(self) -> str:
+        """The kind of its verdict, for a style."""
+        return TONES[self.verdict]
+
+    @property
+    def kind(self) -> str:
+        """What it is about, and how it says it."""
+        first = self.parts[0]
+        return first.kind if first.said in ("", "always") else f"{first.kind}, {first.said}"
+
+    @property
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Tone, name and numbers of every data set."""
+        return [(TONES[p.conclusion], f"{MARKS[p.conclusion]} {p.dataset}".strip(), _numbers(p)) for p in self.parts]
+
+
+def _numbers(part: tuple) -> str:
+    said = [part.numbers or "not measured"]
+    if part.median != DASH:
+        said.append(f"medians: {part.median}")
+    if part.published != DASH:
+        said.append(f"published table: {part.published}")
+    if part.checkpoint:
+        said.append(f"kept: {part.checkpoint}")
+    return "; ".join(said)
+
+
+def statements() -> list[Statement]:
+    """Every statement of ``claims.csv``, in its order; none if the file is not there."""
+    if not (paths.CLAIMS / "claims.csv").exists():
+        return []
+    found = list(pd.read_csv(paths.CLAIMS / "claims.csv", keep_default_na=False).itertuples(index=False))
+    out, used = [], set()
+    for number, ((section, words, criterion), group) in enumerate(by_statement(found).items(), 1):
+        anchor = _anchor(words, used)
+        out.append(Statement(number, anchor, section, words, criterion, verdict(group), tuple(group)))
+    return out
+
+
+def _anchor(words: str, used: set[str]) -> str:
+    stem = "-".join(re.findall(r"[a-z0-9]+", words.lower())[:6])
+    anchor, n = stem, 1
+    while anchor in used:
+        n += 1
+        anchor = f"{stem}-{n}"
+    used.add(anchor)
+    return anchor
+
+
+def counts(found: list[Statement]) -> dict[str, int]:
+    """How many statements have each verdict."""
+    return {name: sum(one.verdict == name for one in found) for name in VERDICTS}
+
+
+def about(found: list[Statement], dataset: str) -> dict[str, list[Statement]]:
+    """The statements judged on a data set, by their verdict there."""
+    judged = {name: [] for name in VERDICTS}
+    for one in found:
+        for part in one.parts:
+            if part.dataset == dataset:
+                judged[part.conclusion].append(one)
+    return judged
+
+
+def write(site: Site, found: list[Statement]) -> None:
+    """Write the page in place of the Markdown that `fdn claims` wrote, whose words before the first section stay."""
+    text = (paths.CLAIMS / "README.md").read_text(encoding="utf-8")
+    rules = linked(site, Path("data/claims/README.md"), text.split("\n## ")[0].split("\n", 1)[1].strip())
+    sections = [(name, list(group)) for name, group in groupby(found, key=lambda one: one.section)]
+    site.render(
+        "data/claims/README.md", "claims.md", sections=sections, counts=counts(found), rules=rules,
+    )  # fmt: skip

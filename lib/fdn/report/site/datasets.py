@@ -1,0 +1,164 @@
+"""The pages of the data sets, of all published numbers, and their tables."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from fdn import paths
+from fdn.arguments import seed_ranges
+from fdn.data import TOY
+from fdn.errors import UserError
+from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
+from fdn.protocol import PUBLISHED
+from fdn.report import figures, published
+from fdn.report.comparison import misses, score_table, uniformity_table
+from fdn.report.site import claims, markup
+from fdn.report.site.base import PROTOCOL, Site, is_committed
+from fdn.report.site.figures import seed_points
+from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
+from fdn.runs import experiment, results
+
+TASKS = {
+    "step": "A step from −1 to 1 at x = 0",
+    "sine": "A sine of 2.39 periods per unit of x and amplitude 1.54",
+    "quad": "A parabola, about 0.43 x² − 0.41",
+    "airfoil": "The sound pressure of an airfoil in a wind tunnel, from five of its settings",
+    "ccpp": "The electrical output of a combined-cycle power plant, from four measurements of the air around it",
+    "energy": "The heating load of a building, from eight of its proportions",
+}
+
+
+def number_rows(comparison: pd.DataFrame, keys: Iterable[str]) -> tuple[list[str], list[list[markup.Cell]]]:
+    """Columns and rows of published numbers beside the seeds', the text columns ``keys`` first."""
+    columns = [*(key.capitalize() if key != "dataset" else "Data set" for key in keys), "Verdict",
+               "Published", "Median", "5 %", "95 %", "Min", "Max", "Seeds", "Place"]  # fmt: skip
+    rows = [
+        [*(RESULT_COLUMNS.get(row[key], row[key]) for key in keys), row["verdict"],
+         markup.Printed(row["printed"], row["published"]),
+         *(float(row[name]) for name in ("median", "q05", "q95", "min", "max")), int(row["n_seeds"]),
+         None if pd.isna(row["place"]) else markup.Printed(f"{row['place']:.2f}", row["place"])]
+        for row in comparison.to_dict("records")
+    ]  # fmt: skip
+    return columns, rows
+
+
+def number_table(name: str, caption: str, comparison: pd.DataFrame, keys: list[str]) -> str:
+    """:func:`number_rows` as HTML; the reason of a number outside unfolds below it."""
+    reasons = [("Why it is outside", reason) if reason else None for reason in comparison["reason"]]
+    return markup.sortable_table(name, caption, *number_rows(comparison, keys), heads=len(keys), more=reasons)
+
+
+def region_rows(metrics: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell]]]:
+    """Columns and rows of medians over seeds, inside and outside the training band side by side, a row per model."""
+    columns = ["Model", *(f"{heading}, {region}" for heading in REGION_COLUMNS.values() for region in ("ID", "OOD"))]
+    rows = []
+    for model in (BASELINE, *MODEL_NAMES):
+        run = metrics[metrics["model"] == model]
+        if run.empty:
+            continue
+        medians = []
+        for metric in REGION_COLUMNS:
+            for region in ("id", "ood"):
+                values = corrected_mean_error(run, region) if metric == "mean" else run[f"{metric}_{region}"]
+                medians.append(float(values.median()))
+        rows.append([model, *medians])
+    return columns, rows
+
+
+def write(site: Site, found: list[claims.Statement]) -> None:
+    """Write a page per data set, the one that leads to them, and that of all published numbers."""
+    kinds = {path.stem for path in _figures(site)}
+    for name in site.datasets:
+        _dataset(site, name, found, kinds)
+    site.render(
+        "results/index.md", score_table=score_table(site.comparison),
+        uniformity=uniformity_table(site.metrics, PROTOCOL), tasks=TASKS,
+    )  # fmt: skip
+    site.csv(site.comparison, "comparison.csv")
+    keys = ["dataset", "model", "metric"]
+    caption = f"Published numbers beside those of our {site.seeds}"
+    site.render(
+        "comparison.md",
+        outside=_outside(misses(site.comparison)),
+        table=number_table("comparison", caption, site.comparison, keys),
+    )
+
+
+def _dataset(site: Site, name: str, found: list[claims.Statement], kinds: set[str]) -> None:
+    runs, numbers = (published.rows_of(frame, dataset=name) for frame in (site.metrics, site.comparison))
+    drawn = seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}")
+    figures.save(drawn, site.source / "figures" / f"{name}_points")
+    points = _points(site, name, runs)
+    site.csv(runs, f"results/{name}/seeds.csv")
+    site.csv(numbers, f"results/{name}/comparison.csv")
+    if points is not None:
+        site.csv(points, f"results/{name}/points.csv")
+    counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
+    fewer = runs.groupby("model")["seed"].nunique()
+    fewer = ", ".join(f"{model} {n}" for model, n in fewer.items() if n < counts.max())
+    medians = f"Medians over {counts.max()} seeds on {name}, inside (ID) and outside (OOD) the training band"
+    site.render(
+        f"results/{name}.md", "results/dataset.md", name=name, toy=name in TOY, task=TASKS[name], split=_split(name),
+        runs=seed_ranges(runs["seed"].unique()), n_seeds=counts.max(),
+        row=published.score(numbers).to_dict("records")[-1], judged=claims.about(found, name),
+        outside=_outside(misses(numbers)),
+        numbers=number_table(
+            f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds", numbers, ["model", "metric"]
+        ),
+        regions=markup.sortable_table(
+            f"regions-{name}", f"{medians} (fewer seeds: {fewer})" if fewer else medians, *region_rows(runs)
+        ),
+        figures={kind: figure for kind, figure in figures.FIGURES.items() if f"{name}_{kind}" in kinds},
+        pdf={kind for kind in figures.FIGURES if (site.source / "figures" / f"{name}_{kind}.pdf").exists()},
+        has_points=points is not None,
+    )  # fmt: skip
+
+
+def _outside(comparison: pd.DataFrame) -> list[dict[str, object]]:
+    """The numbers outside the range of the seeds, as the template shows them."""
+    return [row | {"shown": RESULT_COLUMNS[row["metric"]]} for row in comparison.to_dict("records")]
+
+
+def _split(name: str) -> dict[str, str] | None:
+    """Sizes of a data set's parts, from the committed table of them."""
+    table = paths.COMMITTED_RESULTS / "tables" / "splits.csv"
+    if not table.exists():
+        return None
+    with table.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    names = ("name", "inputs", "feature", "train", "validation", "validation_id", "test", "id", "ood", "total")
+    return next((dict(zip(names, row, strict=True)) for row in rows if row[0] == name), None)
+
+
+def _figures(site: Site) -> list[Path]:
+    """The usual figures: the published ones if these are the committed results, else drawn now."""
+    target = site.source / "figures"
+    if is_committed(site.results):
+        shutil.copytree(paths.FIGURES, target)
+        return sorted(target.glob("*.png"))
+    loaded = experiment.datasets_of(site.metrics, PUBLISHED)
+    loaded = {name: loaded[name] for name in site.datasets}
+    drawn, _ = figures.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
+    return [path for path in drawn if path.suffix == ".png"]
+
+
+def _points(site: Site, dataset: str, runs: pd.DataFrame) -> pd.DataFrame | None:
+    """Per-point results behind the figures of one seed, all models below one another; None if there are none."""
+    for metrics in (results.load_metrics(site.results), site.metrics):  # of further seeds none may have been kept
+        try:
+            seed = published.representative_seed(metrics, dataset, PROTOCOL)
+        except UserError:  # the models that decide are not there, and there are no such figures
+            return None
+        frames = []
+        for model in runs.loc[(runs["seed"] == seed) & runs["model"].isin(STOCHASTIC_MODELS), "model"]:
+            cell = (site.results, dataset, model, PROTOCOL, seed)
+            if results.has_points(*cell):
+                frames.append(results.load_points(*cell).assign(model=model, seed=seed).round(6))
+        if frames:
+            return pd.concat(frames)
+    return None

@@ -1,0 +1,81 @@
+"""Pages that the repository has in Markdown: they are read here as they stand, with links that hold in the site."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from fdn import paths
+from fdn.report.site.base import Site
+
+PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")  # of the repository's top folder
+SAME = {"README.md": Path("index.md"), "data/comparison/compare.md": Path("comparison.md")}  # said on these pages
+# of README and docs/score.md, said on the front page as well
+VERDICT = r"(\*\*Does FDN do what the paper says\?.*?)\n!\["
+FIGURE = r"\*\*What should I use.*?\n(!\[[^\n]*\)\n\n\*[^\n]*\*)"
+FINDINGS = r"## What we think a reader should know\n(.*?)(?:\n## |\Z)"
+
+
+def data_pages(site: Site) -> list[str]:
+    """Copy the generated pages of the repository (differences, claims, ...); returns their names."""
+    names = []
+    for folder in sorted((paths.ROOT / "data").iterdir()):
+        if (folder / "README.md").exists():
+            shutil.copytree(folder, site.source / "data" / folder.name, ignore=shutil.ignore_patterns("*.parquet"))
+            names.append(Path("data") / folder.name / "README.md")
+    for name in names:  # once all of them are there
+        path = site.source / name
+        path.write_text(linked(site, name, path.read_text(encoding="utf-8")), encoding="utf-8")
+    return [name.with_suffix("").as_posix() for name in names]
+
+
+def write(site: Site) -> list[str]:
+    """Copy what the repository says in Markdown (``docs``, how to contribute); returns the names of the pages."""
+    sources = [*sorted((paths.ROOT / "docs").rglob("*.md")), *(paths.ROOT / name for name in PAGES)]
+    sources = [path.relative_to(paths.ROOT) for path in sources if path.exists()]
+    for name in sources:  # all of them before any link is looked up
+        _copy(site, name)
+    for name in sources:
+        text = (paths.ROOT / name).read_text(encoding="utf-8")
+        (site.source / name).write_text(linked(site, name, text), encoding="utf-8")
+    return [name.with_suffix("").as_posix() for name in sources]
+
+
+def _copy(site: Site, name: Path) -> None:
+    target = site.source / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(paths.ROOT / name, target)
+
+
+def linked(site: Site, name: Path, text: str) -> str:
+    """Text of a page of the repository with links that hold on any page of the site.
+
+    Links to pages of the site lead there, those to other files of the repository to copies to keep; the README is the
+    front page; what is in neither, and a folder, is its words alone.
+    """
+
+    def link(found: re.Match) -> str:
+        mark, words, address = found.groups()
+        file, _, anchor = address.partition("#")
+        if not file or re.match(r"\w+:", file):
+            return found.group()
+        target = Path(os.path.normpath(name.parent / file))
+        target = SAME.get(target.as_posix(), target)
+        if (site.source / target / "README.md").exists():
+            target /= "README.md"
+        if not (site.source / target).exists() and (paths.ROOT / target).is_file():
+            _copy(site, target)
+        if not (site.source / target).is_file() and target not in SAME.values():
+            return words
+        return f"{mark}[{words}](/{target.as_posix()}{'#' * bool(anchor)}{anchor})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
+
+
+def passage(site: Site, name: str, pattern: str) -> str:
+    """What a page of the repository says between two marks, so that it is said once; "" if it does not."""
+    path = paths.ROOT / name
+    found = re.search(pattern, path.read_text(encoding="utf-8"), re.DOTALL) if path.exists() else None
+    return linked(site, Path(name), found.group(1).strip()) if found else ""
