@@ -27,6 +27,7 @@ COMPARISON = ROOT / "data" / "comparison"  # published against reproduced, with 
 REASONS = COMPARISON / "reasons.csv"
 CLAIMS = ROOT / "data" / "claims"  # the paper's sentences, judged
 EXTRAS = ROOT / "data" / "extras"  # runs beyond the published tables: other protocols, objectives, models
+LAYERS = ROOT / "data" / "layers"  # FDN layers in networks that were trained without them
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
 DEFAULT_OUT = ROOT / "out"  # where runs write; ignored by git
