@@ -472,11 +472,13 @@ def _extras(args: argparse.Namespace) -> None:
 )
 def _adapters(args: argparse.Namespace) -> None:
     """Trained networks whose last layers become FDN layers, beside MC dropout and an ensemble."""
-    from fdn.runs import adapters
+    from fdn.runs import adapters, digits
 
     seeds = parse_seeds(args.seeds)
     for name in _named(args.dataset, (*data.REAL, "digits")):
-        _say_written(adapters.write(adapters.study(name, seeds, args.epochs), args.out))
+        is_table = name != "digits"
+        task = adapters.table_task(data.load(name), args.epochs) if is_table else digits.digits_task(args.epochs)
+        _say_written(adapters.write(adapters.study(task, seeds), args.out))
 
 
 @command(
