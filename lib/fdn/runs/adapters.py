@@ -154,7 +154,7 @@ def fit(task: Task, seed: int) -> dict[str, Fitted]:
     enter(DROPOUT, dropout)
     for name, variant in task.variants.items():
         enter(name, functools.partial(adapted, *variant))
-    return found
+    return {method: found[method] for method in (PLAIN, DROPOUT, ENSEMBLE, *task.variants)}
 
 
 @undisturbed()
