@@ -181,10 +181,8 @@ def standard_normal(
     seed: Tensor, noise: str, first: int, draws: int, examples: int, n: int, stream: int, dtype: torch.dtype
 ) -> Tensor:
     """:func:`fdn_kernels.philox.standard_normal` of a seed ``()`` for draws from ``first`` on, ``(K, 1 or B, n)``."""
-    return philox.standard_normal(
-        seed, noise, draws=range(first, first + draws), examples=range(examples), d_in=0, d_out=n, stream=stream,
-        dtype=dtype,
-    )  # fmt: skip
+    sizes = {"draws": range(first, first + draws), "examples": range(examples), "d_in": 0, "d_out": n}
+    return philox.standard_normal(seed, noise, **sizes, stream=stream, dtype=dtype).clone()  # no part of a larger one
 
 
 @standard_normal.register_fake

@@ -112,7 +112,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
     sampled = True
     per_example = False
 
-    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float) -> None:
+    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float | str) -> None:
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
         self.scale = checked("scale", scale, Literal["exp", "softplus"])
@@ -145,7 +145,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
 class GaussianLinear(GlobalGaussianLinear):
     """q = N(mu, sigma^2), free parameters (BayesNet); mu ~ N(0, 0.1^2) and rho = -3 at the start."""
 
-    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float) -> None:
+    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float | str) -> None:
         super().__init__(d_in, d_out, scale, floor, prior_scale)
         n = d_out * (d_in + 1)
         self.mean = nn.Parameter(0.1 * torch.randn(n))
@@ -162,7 +162,7 @@ class LatentGaussianLinear(GlobalGaussianLinear):
     """
 
     def __init__(
-        self, d_in: int, d_out: int, hyper: int, latent: int, scale: str, floor: float, prior_scale: float
+        self, d_in: int, d_out: int, hyper: int, latent: int, scale: str, floor: float, prior_scale: float | str
     ) -> None:
         super().__init__(d_in, d_out, scale, floor, prior_scale)
         self.hypernet = Hypernet(latent, hyper, 2 * d_out * (d_in + 1))

@@ -210,7 +210,7 @@ class StructuredFDNLinear(nn.Module):
         """As :meth:`fdn.models.posteriors.FDNLinear.forward`."""
         check_columns(self, a)
         size = max(1, LARGE // (self.n_weights * max(1, a.shape[-3], x.shape[-3])))
-        if a.shape[-2] > size and not torch.is_grad_enabled():
+        if not torch.compiler.is_compiling() and not torch.is_grad_enabled() and a.shape[-2] > size:
             blocks = a.split(size, -2), x.split(size, -2)
             noises = eps.split(size, -2) if eps is not None and noise != "shared" else (eps,) * len(blocks[0])
             outputs, found = zip(*(self(*block, noise, e, kl) for *block, e in zip(*blocks, noises)))
@@ -223,5 +223,6 @@ class StructuredFDNLinear(nn.Module):
             y, term = factor.draw(q, y, noise, part, kl)  # (..., K, B, d_out), (..., k, B)
             terms.append(term)
         if self.base is not None:
-            y = y + affine(a, self.base.weight, self.base.bias)
+            weight, bias = self.base.weight, self.base.bias
+            y = y + affine(a, weight, weight.new_zeros(weight.shape[:-1]) if bias is None else bias)
         return y, None if kl == "none" else sum(terms)

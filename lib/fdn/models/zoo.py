@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -71,7 +71,11 @@ def _latent(at: At, p: Protocol) -> nn.Module:
 
 
 def _fdn(at: At, p: Protocol, condition: str) -> nn.Module:
-    options = {"init_sigma": p.init_sigma, "activation": p.hyper_activation, "frequencies": p.frequencies}
+    options: dict[str, Any] = {
+        "init_sigma": p.init_sigma,
+        "activation": p.hyper_activation,
+        "frequencies": p.frequencies,
+    }
     arguments = at.d_in, at.d_out, at.hyper, condition, at.n_features, p.floor, p.prior_scale
     if (p.structure, p.rank, p.residual) == ("full", None, False):
         return FDNLinear(*arguments, **options)
@@ -168,14 +172,14 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
     widths = [n_features, *spec.hidden, n_outputs]
     own = spec.hyper or 0, spec.latent or 0
     places = [At(a, b, n_features, i == len(spec.hidden), *own) for i, (a, b) in enumerate(itertools.pairwise(widths))]
-    layers = [MODELS[spec.name].layer(at, protocol) for at in places]
+    layers: list[Any] = [MODELS[spec.name].layer(at, protocol) for at in places]
     if protocol.shared_hypernet and spec.name in FDN_MODELS:
         if any(layer.condition != "input" for layer in layers):
             raise UserError(f"{spec.name} cannot share a hypernetwork: its layers see signals of different widths")
         for layer in layers[1:]:
             layer.hypernet.hidden = layers[0].hypernet.hidden
     kl_weights = [protocol.layer_beta ** (i / max(1, len(layers) - 1)) for i in range(len(layers))]
-    options: dict = {"kl_weights": kl_weights, "temperature": protocol.temperature}
+    options: dict[str, Any] = {"kl_weights": kl_weights, "temperature": protocol.temperature}
     if MODELS[spec.name].drops:
         return Network(layers, protocol.dropout, predict_with_dropout=True, **options)
     return Network(layers, protocol.ensemble_dropout if spec.members > 1 else 0.0, **options)

@@ -55,7 +55,9 @@ def to_fdn(
     checked("init", init, Literal["pretrained", "fresh"]), checked("freeze", freeze, Literal["others"] | None)
     model = model if inplace else copy.deepcopy(model)
     names = _linear_layers(model, [layers] if isinstance(layers, str) else layers)
-    made = {name: _fdn_layer(model.get_submodule(name), init, options) for name in names}
+    linears = {name: model.get_submodule(name) for name in names}  # one module may have several names
+    layers_of = {id(linear): _fdn_layer(linear, init, options) for linear in linears.values()}
+    made = {name: layers_of[id(linear)] for name, linear in linears.items()}
     if freeze == "others":
         model.requires_grad_(False)
     for name, layer in made.items():
@@ -73,7 +75,9 @@ def to_fdn(
 
 
 def _linear_layers(model: nn.Module, patterns: Sequence[str] | None) -> list[str]:
-    found = [name for name, module in model.named_modules() if type(module) is nn.Linear]
+    inside = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, FDNLinear))
+    named = model.named_modules(remove_duplicate=False)
+    found = [name for name, module in named if type(module) is nn.Linear and not name.startswith(inside)]
     patterns = ["*"] if patterns is None else patterns
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in found):
@@ -82,7 +86,7 @@ def _linear_layers(model: nn.Module, patterns: Sequence[str] | None) -> list[str
     return [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def _fdn_layer(linear: nn.Linear, init: str, options: dict[str, Any]) -> FDNLinear:
+def _fdn_layer(linear: Any, init: str, options: dict[str, Any]) -> FDNLinear:
     weight, bias = linear.weight, linear.bias
     layer = FDNLinear(linear.in_features, linear.out_features, bias is not None, **options)
     layer = layer.to(device=weight.device, dtype=weight.dtype)
@@ -99,7 +103,8 @@ def costs(model: nn.Module) -> list[Cost]:
 
     Source: paper, appendix G.
     """
-    rows, seen = [], set()
+    rows: list[Cost] = []
+    seen: set[int] = set()
     for name, module in model.named_modules():
         if not isinstance(module, FDNLinear):
             continue

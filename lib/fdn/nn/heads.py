@@ -62,6 +62,8 @@ class GaussianHead(nn.Module):
     torch.Size([5, 3, 3])
     """
 
+    root: Tensor  # L of "fixed", (d_y, d_y)
+
     def __init__(
         self, n_targets: int = 1, covariance: str = "diagonal", *, variance: float | Tensor = 1.0, floor: float = 1e-3,
         log_variance_range: tuple[float, float] | None = None, rho_decay: float = 0.0,
@@ -84,7 +86,7 @@ class GaussianHead(nn.Module):
             root, failed = torch.linalg.cholesky_ex(matrix)
             if failed:
                 raise UserError("variance is not positive definite")
-            self.register_buffer("root", root, persistent=False)  # L, (d_y, d_y)
+            self.register_buffer("root", root, persistent=False)
 
     def _rho(self, output: Tensor) -> Tensor:
         return output[..., self.n_targets : self.n_targets + self.n_rho]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -63,7 +65,7 @@ class FDNLinear(nn.Module):
         if input_features is not None and condition != "input":
             raise UserError(f"input_features is {input_features}; it goes with condition='input' alone")
         input_features = d_in if input_features is None else checked("input_features", input_features, Count)
-        signal_features = {"layer": d_in, "input": input_features}.get(condition, condition)
+        signal_features = condition if isinstance(condition, int) else d_in if condition == "layer" else input_features
         self.condition, self.signal_features = condition, signal_features
         n_seen = signal_features * (2 * checked("frequencies", frequencies, Whole) + 1)
         if not isinstance(hyper, nn.Module):
@@ -71,9 +73,9 @@ class FDNLinear(nn.Module):
         elif getattr(hyper, "in_features", None) != n_seen:
             raise UserError(f"hyper is {hyper}; expected a width, or an nn.Linear of the signal's {n_seen} features")
         arguments = d_in, d_out, hyper, "layer" if condition == "layer" else "input", signal_features, floor
-        options = {"init_sigma": init_sigma, "activation": activation, "frequencies": frequencies}
+        options: dict[str, Any] = {"init_sigma": init_sigma, "activation": activation, "frequencies": frequencies}
         if (structure, rank, residual, bias) == ("full", None, False, True):
-            self.posterior: nn.Module = Full(*arguments, prior_scale, **options)
+            self.posterior: Any = Full(*arguments, prior_scale, **options)
         else:
             options |= {"structure": structure, "rank": rank, "residual": residual, "bias": bias}
             self.posterior = StructuredFDNLinear(*arguments, prior_scale, **options)
@@ -94,7 +96,7 @@ class FDNLinear(nn.Module):
         s = self._signal(a, lead, context, run).to(a.dtype)  # (K or 1, rows, d_signal)
         eps = run.normal(self.posterior, a.shape[1], a)
         y, kl = self.posterior(a, s, run.noise, eps, run.kl)  # (K, rows, d_out), (k, rows)
-        run.record(kl, lead)
+        run.record(kl, lead, any(p.requires_grad for p in self.parameters()))
         return y.reshape(*lead, self.out_features)
 
     def _signal(self, a: Tensor, lead: torch.Size, context: Tensor | None, run: passes.Pass) -> Tensor:
@@ -107,7 +109,7 @@ class FDNLinear(nn.Module):
         if context is None or context.shape[-1] != self.signal_features:
             given = "none" if context is None else f"one of shape {tuple(context.shape)}"
             raise UserError(f"the layer needs a context (..., {self.signal_features}), and was given {given}")
-        return context.expand(*lead, self.signal_features).reshape(len(a), -1, self.signal_features)
+        return context.expand(*lead, self.signal_features).reshape(*a.shape[:2], self.signal_features)
 
     @torch.no_grad()
     def start_at(self, weight: Tensor, bias: Tensor | None = None) -> None:

@@ -45,15 +45,11 @@ class Pass:
         source: Generator | Tensor | None = None, first: int = 0, temperature: float = 1.0,
     ) -> None:  # fmt: skip
         self.x, self.draws, self.noise, self.kl = x, draws, noise, kl
+        self.examples = 0 if x is None else _count(x)  # B
         self.source, self.first, self.temperature = source, first, temperature
         self.terms: list[Tensor] = []  # of each layer, (K or 1, B)
         self.requests = 0
         self.with_grad = torch.is_grad_enabled()
-
-    @property
-    def examples(self) -> int:
-        """B."""
-        return len(tree_leaves(self.x)[0])
 
     def rows(self, x: Tensor, width: int) -> Tensor:
         """A layer's input as ``(K, rows, width)``.
@@ -109,27 +105,35 @@ class Pass:
             seed = self.source.to(like.device)
             eps = standard_normal(seed, self.noise, self.first, *shape, self.requests, dtype)
         else:
-            given = {} if self.source is None else {"generator": self.source}
+            given: dict[str, Any] = {} if self.source is None else {"generator": self.source}
             eps = torch.randn(shape, dtype=dtype, device=like.device, **given)
         return eps if self.temperature == 1 else self.temperature * eps
 
-    def record(self, term: Tensor | None, lead: torch.Size) -> None:
+    def record(self, term: Tensor | None, lead: torch.Size, trained: bool) -> None:
         """Keep a layer's KL ``(k, rows)`` as ``(k, B)``, summed over the positions of an example.
 
         Where examples are not the first axis each is given the mean.
         """
         if term is None:
             return
-        if self.with_grad and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if trained and self.with_grad and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError(
                 "an FDN layer runs under no_grad inside a pass that needs gradients, so its KL would be lost: "
                 "checkpoint with use_reentrant=False"
             )
         n = self.examples
-        if lead[0] == n * (self.draws or 1):
-            self.terms.append(term.reshape(len(term), n, -1).sum(-1))
+        if lead[:1] == (n * (self.draws or 1),):
+            self.terms.append(term.reshape(len(term), n, math.prod(lead[1:])).sum(-1))
         else:
             self.terms.append((term.sum(-1, keepdim=True) / n).expand(-1, n))
+
+
+def _count(x: Any) -> int:
+    """B, the length of the first axis of a network's input."""
+    first = next((t for t in tree_leaves(x) if isinstance(t, Tensor)), None)
+    if first is None or first.dim() == 0:
+        raise UserError("the network's input holds no tensor (B, ...): examples are along the first axis")
+    return first.shape[0]
 
 
 class _Here(threading.local):
@@ -161,13 +165,18 @@ def _run(run: Pass, model: Callable[..., Any]) -> Any:
     """The model on the pass's input, for all its draws at once, ``(K, B, ...)``."""
     k, x, before = run.draws, run.x, _here.run
     if k is not None:
-        x = tree_map(lambda t: t.expand(k, *t.shape).flatten(0, 1), x)  # (K B, ...)
+        x = _map(lambda t: t.expand(k, *t.shape).flatten(0, 1), x)  # (K B, ...)
     _here.run = run
     try:
         output = model(x)
     finally:
         _here.run = before
-    return output if k is None else tree_map(lambda t: t.unflatten(0, (k, t.shape[0] // k)), output)
+    return output if k is None else _map(lambda t: t.unflatten(0, (k, t.shape[0] // k)), output)
+
+
+def _map(f: Callable[[Tensor], Tensor], values: Any, *others: Any) -> Any:
+    """f of every tensor in nested containers; what is none stays."""
+    return tree_map(lambda value, *rest: f(value, *rest) if isinstance(value, Tensor) else value, values, *others)
 
 
 def forward(
@@ -190,13 +199,13 @@ def forward(
 
     Returns:
         The output, with ``(K, B, ...)`` in place of ``(B, ...)`` if draws were asked for, and the KL in nats,
-        ``(B,)`` or ``(K, B)``: summed over weights, over an example's positions and over layers; ``per_layer``
-        appends an axis of layers, in the order of their calls.
+        ``(B,)`` or ``(K, B)``: summed over weights, over an example's positions and over layers (one that runs twice
+        draws twice and counts twice); ``per_layer`` appends an axis of layers, in the order of their calls.
 
     Raises:
         RuntimeError: where FDN layers of the model ran in another thread (``nn.DataParallel``) or not at all, and
             where they run under no_grad inside of this pass.
-        UserError: for draws, a noise or a kl that are none.
+        UserError: for draws, a noise or a kl that are none, or an input without examples.
 
     Source: paper, algorithm 1 (lines 5 to 13) and appendix B.
     """
@@ -204,12 +213,10 @@ def forward(
         checked("noise", noise, Noise), checked("kl", kl, KL), checked("draws", draws, Count | None)
     run = Pass(x, draws, noise, kl, generator)
     output = _run(run, model)
-    first = tree_leaves(x)[0]
-    zero = torch.zeros(draws or 1, len(first), device=first.device)
     if not run.terms:
         if isinstance(model, nn.Module) and kl != "none" and any(hasattr(m, "posterior") for m in model.modules()):
             raise RuntimeError("no FDN layer of the model ran in this pass: in another thread, or not at all?")
-        run.terms.append(zero)
+        run.terms.append(torch.zeros(1, run.examples, device=tree_leaves(x)[0].device))
     terms = [term.expand(draws or 1, -1) for term in run.terms]
     total = torch.stack(terms, -1) if per_layer else functools.reduce(torch.add, terms)
     return output, total if draws is not None else total.squeeze(0)
@@ -238,13 +245,13 @@ def sample(
         UserError: for draws, a chunk or a temperature outside their range.
     """
     draws, temperature = checked("draws", draws, Count), checked("temperature", temperature, NonNegative)
-    rows = max(1, len(tree_leaves(x)[0]))
-    chunk = min(draws, max(1, ROWS // rows)) if chunk is None else checked("chunk", chunk, Count)
+    many = max(1, ROWS // max(1, _count(x)))
+    chunk = min(draws, many) if chunk is None else checked("chunk", chunk, Count)
     on = "cpu" if generator is None else generator.device
     seed = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=on)
     noise = "shared" if shared else "local"
     runs = [Pass(x, min(chunk, draws - k), noise, "none", seed, k, temperature) for k in range(0, draws, chunk)]
-    return tree_map(lambda *ts: torch.cat(ts), *[_run(run, model) for run in runs])  # (K, B, ...)
+    return _map(lambda *parts: torch.cat(parts), *[_run(run, model) for run in runs])  # (K, B, ...)
 
 
 def checkpoint_contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
