@@ -117,6 +117,10 @@ def train(
     return best
 
 
+def _start_stream(task: Task, method: str, seed: int, purpose: str) -> None:
+    torch.manual_seed(int(seed_sequence(task.name, method, seed, purpose).generate_state(1)[0]))
+
+
 def _best(networks: Sequence[nn.Module], scores: Sequence[float], values: Sequence[float]) -> Fitted:
     return Fitted([networks[np.argmin(scores)]], DRAWS, values[np.argmin(scores)])
 
@@ -126,7 +130,7 @@ def fit(task: Task, seed: int) -> dict[str, Fitted]:
     found: dict[str, Fitted] = {}
 
     def enter(method: str, make: Callable[[], Fitted]) -> None:
-        torch.manual_seed(int(seed_sequence(task.name, method, seed, "train").generate_state(1)[0]))
+        _start_stream(task, method, seed, "train")
         start = time.process_time()
         found[method] = made = make()
         made.seconds = time.process_time() - start
@@ -168,6 +172,7 @@ def study(task: Task, seeds: Iterable[int]) -> pd.DataFrame:
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             for method, fitted in fit(task, seed).items():
+                _start_stream(task, method, seed, "test")
                 of = {"dataset": task.name, "method": method, "seed": seed, "chosen": fitted.chosen,
                       "number": fitted.number, "seconds": fitted.seconds,
                       "parameters": sum(p.numel() for net in fitted.networks for p in net.parameters())}  # fmt: skip
