@@ -480,6 +480,24 @@ def _seeds(args: argparse.Namespace) -> None:
 
 
 @command(
+    option(DATASET, "digits or any real table (default: airfoil,diabetes,digits)", default="airfoil,diabetes,digits"),
+    option("--seeds", f"{SEEDS_SYNTAX} (default: 0:10)", default="0:10"),
+    EPOCHS,
+    out("layers"),
+    examples=("", "--dataset digits --seeds 0:3 --epochs 2", "--out data/layers"),
+)
+def _adapters(args: argparse.Namespace) -> None:
+    """Trained networks whose last layers become FDN layers, beside MC dropout and an ensemble."""
+    from fdn.runs import adapters, digits
+
+    seeds = parse_seeds(args.seeds)
+    for name in _named(args.dataset, (*data.REAL, "digits")):
+        is_table = name != "digits"
+        task = adapters.table_task(data.load(name), args.epochs) if is_table else digits.digits_task(args.epochs)
+        _say_written(adapters.write(adapters.study(task, seeds), args.out))
+
+
+@command(
     option("--quick", "fewer repeats and sizes", **FLAG),
     option("--to", "where the measurements go (default: data/claims)", **FOLDER),
     examples=("", "--quick --to out/latency"),

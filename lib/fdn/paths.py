@@ -28,6 +28,7 @@ REASONS = COMPARISON / "reasons.csv"
 CLAIMS = ROOT / "data" / "claims"  # the paper's sentences, judged
 EXTRAS = ROOT / "data" / "extras"  # runs beyond the published tables: other protocols, objectives, models
 SEEDS = ROOT / "data" / "seeds"  # the page of what all seeds say together
+LAYERS = ROOT / "data" / "layers"  # FDN layers in networks that were trained without them
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
 DEFAULT_OUT = ROOT / "out"  # where runs write; ignored by git

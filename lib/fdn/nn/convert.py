@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
-from torch.nn import Parameter
 
 from fdn.errors import UserError
 from fdn.models.posteriors import multiply_accumulates
@@ -35,7 +34,7 @@ def to_fdn(
     Args:
         model: any module.
         layers: names as in ``model.named_modules()``, or patterns such as ``"blocks.*.fc2"``; None for every
-            ``nn.Linear``.
+            ``nn.Linear``. Those inside of FDN layers are none of them.
         init: ``"pretrained"`` begins with the layer's weights as the mean of every input's Gaussian (with
             ``structure="low_rank"`` and no residual: the nearest matrix of that rank); ``"fresh"`` begins anew.
         freeze: ``"others"``: only hypernetworks are trained; the rest of the model, and a residual layer's ordinary
@@ -54,24 +53,31 @@ def to_fdn(
     """
     checked("init", init, Literal["pretrained", "fresh"]), checked("freeze", freeze, Literal["others"] | None)
     model = model if inplace else copy.deepcopy(model)
-    names = _linear_layers(model, [layers] if isinstance(layers, str) else layers)
+    names = _linear_layers(model, layers if layers is None or isinstance(layers, (list, tuple)) else [layers])
     linears = {name: model.get_submodule(name) for name in names}  # one module may have several names
     layers_of = {id(linear): _fdn_layer(linear, init, options) for linear in linears.values()}
     made = {name: layers_of[id(linear)] for name, linear in linears.items()}
-    if freeze == "others":
-        model.requires_grad_(False)
     for name, layer in made.items():
         layer.train(model.training)
-        if freeze == "others" and getattr(layer.posterior, "base", None) is not None:
-            layer.posterior.base.requires_grad_(False)
         if name == "":
-            return layer
+            model = layer
+            break
         parent, _, attribute = name.rpartition(".")
         owner = model.get_submodule(parent)
         setattr(owner, attribute, layer)
         if isinstance(owner, nn.TransformerEncoderLayer):
             owner.activation_relu_or_gelu = 0  # its fused path in eval mode reads weights and would pass the layer by
+    if freeze == "others":
+        kept = _hypernetworks(model)  # with those of an earlier call
+        for parameter in model.parameters():
+            parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
     return model
+
+
+def _hypernetworks(model: nn.Module) -> set[int]:
+    """Ids of the parameters of FDN layers, but for a residual layer's ordinary weights."""
+    fdn = [layer for layer in model.modules() if isinstance(layer, FDNLinear)]
+    return {id(p) for layer in fdn for name, p in layer.named_parameters() if ".base." not in name}
 
 
 def _linear_layers(model: nn.Module, patterns: Sequence[str] | None) -> list[str]:
@@ -79,6 +85,8 @@ def _linear_layers(model: nn.Module, patterns: Sequence[str] | None) -> list[str
     named = model.named_modules(remove_duplicate=False)
     found = [name for name, module in named if type(module) is nn.Linear and not name.startswith(inside)]
     patterns = ["*"] if patterns is None else patterns
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UserError(f"layers is {patterns!r}; expected names of the model's layers, such as '4' or 'head'")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in found):
             known = ", ".join(map(repr, found)) or "none"
@@ -136,10 +144,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     [(2, 0.01), (4, 0.0)]
     """
     weight_decay = checked("weight_decay", weight_decay, NonNegative)
-    made: dict[int, Parameter] = {}
-    for layer in model.modules():
-        if isinstance(layer, FDNLinear):
-            made |= {id(p): p for name, p in layer.named_parameters() if ".base." not in name}
+    made = _hypernetworks(model)
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if id(p) not in made], "weight_decay": weight_decay},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fdn.errors import UserError
-from fdn.settings import Count, checked
+from fdn.settings import Count, NonNegative, checked
 from fdn.training.objectives import importance_bound
 
 
@@ -23,7 +23,7 @@ def elbo_loss(nll: Tensor, kl: Tensor, n_train: int, beta: float | Tensor | Sequ
         beta: weight of the KL; with ``per_layer``, a weight for each layer (the remark in appendix B).
 
     Raises:
-        UserError: where the shapes do not fit; a broadcast would be another loss.
+        UserError: for a negative beta, and where the shapes do not fit; a broadcast would be another loss.
 
     >>> nll, kl = torch.tensor([1.0, 3.0]), torch.tensor([10.0, 30.0])
     >>> elbo_loss(nll, kl, n_train=10)
@@ -31,7 +31,9 @@ def elbo_loss(nll: Tensor, kl: Tensor, n_train: int, beta: float | Tensor | Sequ
 
     Source: paper, appendix B, equation (A).
     """
-    n_train, weights = checked("n_train", n_train, Count), torch.as_tensor(beta, dtype=kl.dtype, device=kl.device)
+    n_train = checked("n_train", n_train, Count)
+    beta = checked("beta", beta, NonNegative) if isinstance(beta, (int, float)) else beta
+    weights = torch.as_tensor(beta, dtype=kl.dtype, device=kl.device)
     if weights.dim() == 1:
         if kl.shape[-1:] != weights.shape:
             raise UserError(f"beta has {len(weights)} weights for a KL {tuple(kl.shape)}; expected (..., layers)")

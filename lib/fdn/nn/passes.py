@@ -205,12 +205,13 @@ def forward(
     Raises:
         RuntimeError: where FDN layers of the model ran in another thread (``nn.DataParallel``) or not at all, and
             where they run under no_grad inside of this pass.
-        UserError: for draws, a noise or a kl that are none, or an input without examples.
+        UserError: for draws, a noise, a kl or a generator that are none, or an input without examples.
 
     Source: paper, algorithm 1 (lines 5 to 13) and appendix B.
     """
     if not torch.compiler.is_compiling():
         checked("noise", noise, Noise), checked("kl", kl, KL), checked("draws", draws, Count | None)
+        checked("generator", generator, Generator | None)
     run = Pass(x, draws, noise, kl, generator)
     output = _run(run, model)
     if not run.terms:
@@ -242,9 +243,10 @@ def sample(
         ``(K, B, ...)``, as the model returns ``(B, ...)``.
 
     Raises:
-        UserError: for draws, a chunk or a temperature outside their range.
+        UserError: for draws, a chunk or a temperature outside their range, and a generator that is none.
     """
     draws, temperature = checked("draws", draws, Count), checked("temperature", temperature, NonNegative)
+    checked("generator", generator, Generator | None)
     many = max(1, ROWS // max(1, _count(x)))
     chunk = min(draws, many) if chunk is None else checked("chunk", chunk, Count)
     on = "cpu" if generator is None else generator.device

@@ -1,0 +1,146 @@
+"""What FDN layers change in networks that were trained without them: tables, sentences and figures of data/layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from scipy.special import stdtrit
+
+from fdn.report.figures import styled
+from fdn.runs.adapters import DROPOUT, ENSEMBLE, PLAIN
+from fdn.typesetting import Table
+
+HEADINGS = {
+    "rmse": "RMSE", "crps": "CRPS", "nll": "NLL", "coverage_90": "coverage", "width_90": "width",
+    "accuracy": "accuracy", "ece": "ECE", "nll_tempered": "NLL, tempered", "ece_tempered": "ECE, tempered",
+    "id": "ID", "ood": "OOD",
+}  # fmt: skip
+HIGHER = ("accuracy",)  # is better; of the others lower, and of the coverage what is nearer to 0.9
+COLOURS = dict(zip((PLAIN, DROPOUT, ENSEMBLE), ("#000000", "#E69F00", "#0072B2")))
+FDN_COLOURS = "#D55E00", "#CC79A7", "#009E73"
+
+
+def mean_and_half(values: np.ndarray) -> tuple[float, float]:
+    """Mean over seeds, and half the width of its 95 % interval by Student's t."""
+    n = len(values)
+    half = stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / n**0.5 if n > 1 else np.nan
+    return float(np.mean(values)), float(half)
+
+
+def part_of(frame: pd.DataFrame) -> str:
+    """The column that divides the test rows: ``"angle"`` of digits, ``"region"`` of a table."""
+    return "angle" if "angle" in frame else "region"
+
+
+def heading(metric: str, part: object) -> str:
+    return f"{HEADINGS[metric]}, {HEADINGS.get(part, f'{part}°')}"
+
+
+def results_table(frame: pd.DataFrame, metrics: Sequence[str], parts: Sequence[object]) -> Table:
+    """Mean ± half of the 95 % interval over seeds: a row for each method, columns for metrics and parts."""
+    rows = []
+    for method, of_method in frame.groupby("method", sort=False):
+        by_part = of_method.groupby(part_of(frame))
+        cells = (mean_and_half(by_part.get_group(part)[metric].to_numpy()) for metric in metrics for part in parts)
+        rows.append((str(method), *(f"{mean:.3f} ± {half:.3f}" for mean, half in cells)))
+    columns = "method", *(heading(metric, part) for metric in metrics for part in parts)
+    name = frame["dataset"].iloc[0]
+    caption = f"Mean ± half of the 95 % interval over {frame['seed'].nunique()} seeds."
+    return Table(f"layers_{name}", name, caption, columns, tuple(rows), "l" + "r" * (len(columns) - 1))
+
+
+def cost_table(frame: pd.DataFrame, seconds: Mapping[str, float]) -> Table:
+    """Parameters, what the validation rows chose, and seconds of training."""
+    rows = []
+    for method, of_method in frame.groupby("method", sort=False):
+        chosen = of_method.drop_duplicates("seed")["chosen"].value_counts().sort_index()
+        said = ", ".join(f"{value:g} ({n}×)" for value, n in chosen.items()) if chosen.index.any() else "—"
+        rows.append((str(method), f"{of_method['parameters'].iloc[0]:,}", said, f"{seconds[method]:.1f}"))
+    columns = "method", "parameters", "beta or dropout rate chosen", "training [s], all choices"
+    caption = "Parameters of all networks; medians of processor time."
+    return Table("layers_costs", frame["dataset"].iloc[0], caption, columns, tuple(rows), "lrlr")
+
+
+def differences(frame: pd.DataFrame, metric: str, other: str = PLAIN) -> pd.DataFrame:
+    """Of each method and part: mean over seeds of metric - that of ``other``, and half the 95 % interval.
+
+    Of the coverage it is the distance from 0.9 that is compared.
+    """
+    values = frame.set_index([part_of(frame), "method", "seed"])[metric]
+    values = (values - 0.9).abs() if metric == "coverage_90" else values
+    apart = values.unstack("method").sub(values.xs(other, level="method"), axis=0)
+    rows = [
+        (method, part, *mean_and_half(of[method].to_numpy()))
+        for part, of in apart.groupby(level=0) for method in frame["method"].unique() if method != other
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["method", "part", "difference", "half"])
+
+
+def verdicts(frame: pd.DataFrame, metrics: Sequence[str], other: str = PLAIN) -> list[str]:
+    """A sentence for each method with FDN layers: where the 95 % interval of its difference leaves 0 out."""
+    said = []
+    for method in frame["method"].unique():
+        if not method.startswith("FDN"):
+            continue
+        kinds: dict[str, list[str]] = {"worse": [], "better": [], "no different": []}
+        for metric in metrics:
+            found: dict[str, list[str]] = {kind: [] for kind in kinds}
+            of_method = differences(frame, metric, other).query("method == @method")
+            for part, difference, half in of_method[["part", "difference", "half"]].itertuples(index=False):
+                better = difference > 0 if metric in HIGHER else difference < 0
+                kind = "no different" if not abs(difference) > half else "better" if better else "worse"
+                found[kind].append(HEADINGS.get(part, f"{part}°"))
+            for kind, parts in found.items():
+                kinds[kind] += [f"{HEADINGS[metric]} ({', '.join(parts)})"] if parts else []
+        listed = "; ".join(f"{kind}: {', '.join(w)}" for kind, w in kinds.items() if w)
+        said.append(f"**{method}**, beside the {other}: {listed}.")
+    return said
+
+
+def _colours(methods: Sequence[str]) -> dict[str, str]:
+    return COLOURS | dict(zip([m for m in methods if m not in COLOURS], FDN_COLOURS))
+
+
+@styled
+def differences_figure(frame: pd.DataFrame, metrics: Sequence[str] = ("rmse", "crps", "nll", "coverage_90")) -> Figure:
+    """Differences from the plain network with 95 % intervals, in (filled) and out of distribution (hollow)."""
+    fig, axes = plt.subplots(1, len(metrics), sharey=True, layout="constrained", figsize=(7, 2.6))
+    methods = [method for method in frame["method"].unique() if method != PLAIN]
+    colours = _colours(methods)
+    for ax, metric in zip(axes, metrics):
+        ax.axvline(0, color="black", linewidth=0.7)
+        for method, part, difference, half in differences(frame, metric).itertuples(index=False):
+            y, inside = methods.index(method), part == "id"
+            ax.errorbar(
+                difference, y - 0.15 if inside else y + 0.15, xerr=half, fmt="o", color=colours[method],
+                markerfacecolor=colours[method] if inside else "white",
+            )  # fmt: skip
+        said = "distance of coverage\nfrom 0.9" if metric == "coverage_90" else HEADINGS[metric]
+        ax.set_xlabel(f"Δ {said}")
+        ax.xaxis.set_major_locator(MaxNLocator(3))
+    axes[0].set_yticks(range(len(methods)), methods)
+    axes[0].invert_yaxis()
+    name, n = frame["dataset"].iloc[0], frame["seed"].nunique()
+    fig.suptitle(f"{name}: method - plain network, left is better; filled ID, hollow OOD; {n} seeds")
+    return fig
+
+
+@styled
+def angles_figure(frame: pd.DataFrame, metrics: Sequence[str] = ("accuracy", "nll", "ece")) -> Figure:
+    """Metrics of rotated digits against the angle: means over seeds and their 95 % intervals."""
+    fig, axes = plt.subplots(1, len(metrics), layout="constrained", figsize=(7, 2.8))
+    colours = _colours(frame["method"].unique())
+    for ax, metric in zip(axes, metrics):
+        for i, (method, of_method) in enumerate(frame.groupby("method", sort=False)):
+            found = {angle: mean_and_half(of[metric].to_numpy()) for angle, of in of_method.groupby("angle")}
+            mean, half = np.transpose(list(found.values()))
+            at = np.array(list(found)) + 1.2 * (i - 2)  # beside each other
+            ax.errorbar(at, mean, yerr=half, color=colours[method], marker="o", markersize=2.5, label=method)
+        ax.set(xlabel="rotation [degrees]", ylabel=HEADINGS[metric], xticks=sorted(frame["angle"].unique()))
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    return fig
