@@ -95,9 +95,9 @@ EXTRAS = (
     Extra("hypernetwork", "Does the width of the hypernetworks (section 4.5)?", ABLATED, FDN_MODELS,
           _changes(hyper_factor=(0.5, 2.0))),
     Extra("options", "What does each option of the layer change (appendices B, D and G, section 6)?",
-          ("sine", "airfoil"), FDN_MODELS, tuple(p for p in OPTIONS.values() if not p.shared_hypernet), "0:10"),
+          ("sine", "airfoil"), FDN_MODELS, tuple(p for p in OPTIONS.values() if not p.shared_hypernet)),
     Extra("shared-hypernetwork", "Can the layers of IC-FDNet share one hypernetwork (appendix G)?", ("sine", "airfoil"),
-          ("IC-FDNet",), (OPTIONS["shared hypernetwork"],), "0:10"),
+          ("IC-FDNet",), (OPTIONS["shared hypernetwork"],)),
     Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN_MODELS,
           _changes(warmup=(0,))),
 )  # fmt: skip
