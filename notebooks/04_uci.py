@@ -265,18 +265,18 @@ show(*(chapter.conclusion(book, name) for name in names))
 # %% [markdown]
 # On real data the shift is milder, and so is the FDNs' answer to it: they are wide inside and outside alike, and their
 # intervals hold nearly every target because of the first. Simpler models have the more accurate mean inside. Variance
-# says next to nothing about the error of the mean.
+# says much of the error of a draw, which it is part of, and little of the error of the mean.
 #
 # ## Exercises
 #
-# **1.** Rank the test points of energy by the FDN's variance and compute the risk–coverage curve of the error of the
-# *mean*: `metrics.aurc(frame["var"], (frame["mean"] - frame["y"]) ** 2)` with `from fdn import metrics`. Predict how it
-# compares with that error's average.
+# **1.** Stay inside the band of ccpp: `frame = studies[1].points["LP-FDNet"]`, rows with `region == "ID"`. Compare
+# `metrics.aurc(frame["var"], frame["mse"])` with the mean of `mse`, and the same for `(frame["mean"] - frame["y"]) ** 2`
+# (`from fdn import metrics`). Predict which of the two rejecting by variance lowers.
 #
 # <details><summary>Answer</summary>
 #
-# It is hardly below the average, or above it: ρ(Var, Bias²) is about zero on energy, so that rejecting what the variance
-# calls uncertain does not lower the error of the mean. The same curve for MSE falls steeply, for MSE is mostly Var.
+# The first, by a quarter or more; the second hardly at all. ρ(Var, MSE) is high because MSE is mostly Var, and
+# ρ(Var, Bias²) is about zero inside: what the variance calls uncertain is no worse predicted.
 # </details>
 
 # %% [markdown]

@@ -171,7 +171,7 @@ def width_of_targets(name: str) -> float:
 
 
 def test_variance_says_less_of_the_error_of_the_mean_and_tells_regions_apart_no_better_than_simpler_models():
-    metrics = results.load_metrics(paths.COMMITTED_RESULTS)
+    metrics = findings.read(paths.COMMITTED_RESULTS)
     for name in DATASETS:
         study = findings.dataset_results(paths.COMMITTED_RESULTS, metrics, name, PUBLISHED.label)
         apart = {}
