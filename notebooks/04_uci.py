@@ -35,6 +35,7 @@
 # %%
 # %matplotlib inline
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None, "dpi": 110}
+import pandas as pd
 from IPython.display import Markdown, display
 
 from fdn import data
@@ -184,10 +185,9 @@ draw(figures.mse_var_seeds, has_bands)
 
 # %%
 show(*map(chapter.of_bias, studies))
-for study in filter(has_bands, studies):
-    show(over_seeds.bias_table(study.bands))
-for study in filter(has_bands, studies[-1:]):
-    show(over_seeds.bias_sentence(study.bands))
+known = [study.bands for study in studies if has_bands(study)]
+if known:
+    show(over_seeds.bias_table(pd.concat(known)), over_seeds.bias_sentence(pd.concat(known)))
 
 # %% [markdown]
 # ## 4.8 Intervals

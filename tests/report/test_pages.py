@@ -184,6 +184,13 @@ def test_variance_says_less_of_the_error_of_the_mean_and_tells_regions_apart_no_
         assert max(apart[m] for m in ("MLPDropoutNet", "DeepEnsembleNet")) > 0.99 * max(apart[m] for m in FDN_MODELS)
 
 
+def test_inside_the_band_the_variance_says_little_or_nothing_of_the_error_of_the_mean():
+    found = bands.load(paths.COMMITTED_RESULTS)
+    inside = found[(found["kind"] == "rho_bias2") & (found["region"] == "ID") & found["model"].isin(FDN_MODELS)]
+    assert len(inside) and (inside["middle"] < 0.3).all()
+    assert "and inside, little or nothing" in README.read_text(encoding="utf-8")
+
+
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):
     metrics = comparison.with_committed(paths.COMMITTED_RESULTS)
     for path in write_comparison(tmp_path, metrics, "published"):
