@@ -227,6 +227,7 @@ draw(figures.pit, has_bands)
 # %%
 for study in filter(has_bands, studies):
     show(over_seeds.interval_table(study.bands, study.dataset))
+show(*map(chapter.of_intervals, studies))
 
 # %% [markdown]
 # ## 3.9 Risk and coverage

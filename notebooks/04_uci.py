@@ -201,6 +201,7 @@ draw(figures.pit, has_bands)
 # %%
 for study in filter(has_bands, studies):
     show(over_seeds.interval_table(study.bands, study.dataset))
+show(*map(chapter.of_intervals, studies))
 
 # %% [markdown]
 # ## 4.9 Risk and coverage

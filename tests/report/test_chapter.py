@@ -57,6 +57,15 @@ def test_the_variance_is_held_against_the_error_of_the_mean():
     assert "no FDN" in chapter.of_bias(study(BayesNet=points([1, 2], [1, 2])))
 
 
+def test_intervals_are_told_apart_by_what_they_hold():
+    inside = {"BayesNet": 0.9, "IC-FDNet": 1.0, "LP-FDNet": 0.5}
+    metrics = runs(models=list(inside), coverage_90_id=lambda m, s: inside[m], coverage_90_ood=0.9)
+    text = chapter.of_intervals(DatasetResults("step", "published", metrics, 0, {}))
+    near, far = text.split(". And ")
+    assert "right for BayesNet (90%); too many for IC-FDNet (100%); too few for LP-FDNet (50%)" in near
+    assert far == "outside, about right for BayesNet (90%), IC-FDNet (90%) and LP-FDNet (90%)."
+
+
 def test_models_are_ordered_by_their_area_and_by_their_delta():
     frames = {"BayesNet": points([0, 1, 2, 3], [1, 2, 3, 4]), "IC_FDNet": points([0, 5, 6, 7], [1, 2, 3, 4]),
               "LP_FDNet": points([0, 0, 0, 0.1], [1, 2, 3, 4])}  # fmt: skip
