@@ -12,8 +12,8 @@ import pandas as pd
 from fdn import paths
 from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_statement, verdict
 from fdn.report.site.base import Site
-from fdn.report.site.finish import TONES
 from fdn.report.site.guides import linked
+from fdn.report.site.markup import TONES
 from fdn.report.tables import DASH
 
 VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED)

@@ -13,14 +13,9 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from PIL import Image
 
-from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED
-from fdn.report.published import CENTRAL, NOT_COMPUTED, OUTSIDE, RANGE
 from fdn.report.site.glossary import ANCHORS
+from fdn.report.site.markup import TONES
 
-TONES = {
-    HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNMEASURED: "none",
-    CENTRAL: "good", RANGE: "mixed", OUTSIDE: "bad", NOT_COMPUTED: "none",
-}  # fmt: skip
 JUDGED = {"Verdict", "Conclusion"}  # headers of the columns whose words get a colour
 TOTALS = {"total", "all", "sum"}
 LINE, HEAD, LONG = 28, 14, 120  # characters of a cell that stays on one line, of such a header, of a wide cell

@@ -77,7 +77,7 @@ def is_setup(source: str) -> bool:
 
 def caption(source: str, prose: str) -> str:
     """What a figure shows: the first line that documents the function drawing it, else the prose before it."""
-    drawn = re.findall(r"figures\.(\w+)\(", source)
+    drawn = re.findall(r"figures\.(\w+)", source)
     for name in reversed(drawn):
         if doc := getattr(getattr(figures, name, None), "__doc__", None):
             return _sentence(re.sub(r"`+|\s*;? see .*", "", doc.split("\n\n")[0]))
