@@ -99,7 +99,8 @@ def _name_box(table: Tag, number: int) -> None:
     if box is None or box.has_attr("role"):
         return
     heading = table.find_previous(HEADINGS)
-    title = heading.get_text().removesuffix("¶").removesuffix("#").strip() if heading else ""
+    words = heading.find_all(string=lambda text: text.find_parent("a", class_="headerlink") is None) if heading else []
+    title = "".join(words).strip()
     box.attrs |= {"role": "region", "tabindex": "0", "aria-label": f"Table {number}, {title}"}
 
 
