@@ -54,8 +54,8 @@ TERMS = (
          "A published number is *inside 5-95 %* if, give or take half a unit of its last digit, it lies between these "
          "quantiles of our seeds; *inside min-max* if between the smallest and the largest; else *outside*."),
     Term("by-chance", "By chance", ("By chance",), "The share that would be inside if the published run were simply "
-         "one more of *n* seeds: (*n* − 1) / (*n* + 1) between the ends, 0.9 times that between the quantiles. With 3 seeds "
-         "half of all numbers would be outside by chance alone."),
+         "one more of *n* seeds: (*n* − 1) / (*n* + 1) between the ends, 0.9 times that between the quantiles. With 3 "
+         "seeds half of all numbers would be outside by chance alone."),
     Term("verdict", "Verdict", ("Verdict", "Conclusion"), "Of a published number: *inside 5-95 %*, *inside min-max* or "
          "*outside*, as above. Of a statement of the paper: whether it *holds* by our criterion, by the share of seeds "
          "that meet it; [the page of statements](data/claims/README.md) says which share a statement needs."),
