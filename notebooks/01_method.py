@@ -451,7 +451,7 @@ for variant in ("IC", "LP"):
     out = second.hypernet.output
     z = second.hypernet.hidden_activation(signal)
     sigma = hypernet_gaussian(z, out.weight, out.bias, second.d_in, second.floor).scale  # (k, 1, Q_2)
-    moves = float((sigma.std(0, correction=0) / sigma.mean(0)).mean())
+    moves = (sigma.std(0, correction=0) / sigma.mean(0)).mean().item()
     print(f"{variant}: {len(sigma):4} distribution(s) of layer 2 at one x; sigma varies by {moves:.1%} between draws")
     assert (moves > 0) == (variant == "LP")
 

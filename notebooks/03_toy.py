@@ -34,6 +34,7 @@
 # %%
 # %matplotlib inline
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None, "dpi": 110}
+import pandas as pd
 from IPython.display import Markdown, display
 
 from fdn import data
@@ -210,10 +211,9 @@ draw(figures.mse_var_seeds, has_bands)
 
 # %%
 show(*map(chapter.of_bias, studies))
-for study in filter(has_bands, studies):
-    show(over_seeds.bias_table(study.bands))
-for study in filter(has_bands, studies[-1:]):
-    show(over_seeds.bias_sentence(study.bands))
+known = [study.bands for study in studies if has_bands(study)]
+if known:
+    show(over_seeds.bias_table(pd.concat(known)), over_seeds.bias_sentence(pd.concat(known)))
 
 # %% [markdown]
 # ## 3.8 Intervals
@@ -227,6 +227,7 @@ draw(figures.pit, has_bands)
 # %%
 for study in filter(has_bands, studies):
     show(over_seeds.interval_table(study.bands, study.dataset))
+show(*map(chapter.of_intervals, studies))
 
 # %% [markdown]
 # ## 3.9 Risk and coverage
@@ -271,19 +272,21 @@ show(*(chapter.conclusion(book, name) for name in names))
 #
 # <details><summary>Answer</summary>
 #
-# It stays near 1 as long as Var is most of MSE among the points that are left, which it is for LP-FDNet: $b=1+b'$ does
-# not need the far end. What changes is $a$, and for IC-FDNet also $b$, because the far end decided them.
+# For LP-FDNet it does: Var is still most of MSE among the points that are left, so that $b=1+b'$ does not need the far
+# end. What shrinks, from hundreds to less than one, is $a$. For IC-FDNet $b$ moves towards 1, too: it was the far end,
+# where its mean is far off, that had pulled it away.
 # </details>
 
 # %% [markdown]
 # **2.** Replace the FDN's variance by one that knows nothing but the distance from the band,
 # `np.maximum(frame["z"].abs() - 1, 0)`, and compute $\rho$ of it with `mse` and with `(frame["mean"] - frame["y"]) ** 2`.
-# Predict which of the two it ranks as well as Var does.
+# Take the points outside the band, and predict which of the two it ranks as well as Var does.
 #
 # <details><summary>Answer</summary>
 #
-# Outside the band both nearly as well: on one input, distance is all there is to know about extrapolation, and everything
-# grows with it. On these tasks a high rank correlation cannot tell an uncertainty from a distance.
+# Outside the band distance ranks MSE nearly as well as Var does, and the squared error of the mean better: on one input,
+# distance is all there is to know about extrapolation, and everything grows with it. On these tasks a high rank
+# correlation cannot tell an uncertainty from a distance.
 # </details>
 
 # %% [markdown]

@@ -35,6 +35,7 @@
 # %%
 # %matplotlib inline
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None, "dpi": 110}
+import pandas as pd
 from IPython.display import Markdown, display
 
 from fdn import data
@@ -184,10 +185,9 @@ draw(figures.mse_var_seeds, has_bands)
 
 # %%
 show(*map(chapter.of_bias, studies))
-for study in filter(has_bands, studies):
-    show(over_seeds.bias_table(study.bands))
-for study in filter(has_bands, studies[-1:]):
-    show(over_seeds.bias_sentence(study.bands))
+known = [study.bands for study in studies if has_bands(study)]
+if known:
+    show(over_seeds.bias_table(pd.concat(known)), over_seeds.bias_sentence(pd.concat(known)))
 
 # %% [markdown]
 # ## 4.8 Intervals
@@ -201,6 +201,7 @@ draw(figures.pit, has_bands)
 # %%
 for study in filter(has_bands, studies):
     show(over_seeds.interval_table(study.bands, study.dataset))
+show(*map(chapter.of_intervals, studies))
 
 # %% [markdown]
 # ## 4.9 Risk and coverage
@@ -265,18 +266,18 @@ show(*(chapter.conclusion(book, name) for name in names))
 # %% [markdown]
 # On real data the shift is milder, and so is the FDNs' answer to it: they are wide inside and outside alike, and their
 # intervals hold nearly every target because of the first. Simpler models have the more accurate mean inside. Variance
-# says next to nothing about the error of the mean.
+# says much of the error of a draw, which it is part of, and little of the error of the mean.
 #
 # ## Exercises
 #
-# **1.** Rank the test points of energy by the FDN's variance and compute the risk–coverage curve of the error of the
-# *mean*: `metrics.aurc(frame["var"], (frame["mean"] - frame["y"]) ** 2)` with `from fdn import metrics`. Predict how it
-# compares with that error's average.
+# **1.** Stay inside the band of ccpp: `frame = studies[1].points["LP-FDNet"]`, rows with `region == "ID"`. Compare
+# `metrics.aurc(frame["var"], frame["mse"])` with the mean of `mse`, and the same for `(frame["mean"] - frame["y"]) ** 2`
+# (`from fdn import metrics`). Predict which of the two rejecting by variance lowers.
 #
 # <details><summary>Answer</summary>
 #
-# It is hardly below the average, or above it: ρ(Var, Bias²) is about zero on energy, so that rejecting what the variance
-# calls uncertain does not lower the error of the mean. The same curve for MSE falls steeply, for MSE is mostly Var.
+# The first, by a quarter or more; the second hardly at all. ρ(Var, MSE) is high because MSE is mostly Var, and
+# ρ(Var, Bias²) is about zero inside: what the variance calls uncertain is no worse predicted.
 # </details>
 
 # %% [markdown]

@@ -80,7 +80,8 @@ show(chapter.of_score(comparison))
 # %% [markdown]
 # ## 5.2 What is not reached
 #
-# A line for each reason; [every number](../data/comparison/compare.md), with its place among the seeds, is a page.
+# A line for each run, with the reason in brief; [every number](../data/comparison/compare.md), with its place among the
+# seeds and the whole reason, is a page.
 
 # %%
 show(miss_list(comparison))

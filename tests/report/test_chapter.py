@@ -11,10 +11,11 @@ import pytest
 from test_findings import points, runs
 
 from fdn import data, paths
+from fdn import metrics as measures
 from fdn.errors import UserError
-from fdn.models import BASELINE, MODEL_NAMES, PAPER_MODELS
+from fdn.models import BASELINE, FDN_MODELS, MODEL_NAMES, PAPER_MODELS
 from fdn.protocol import PUBLISHED
-from fdn.report import chapter, published, tables
+from fdn.report import chapter, findings, published, tables
 from fdn.report.claims.statements import CLAIMS
 from fdn.report.findings import DatasetResults
 from fdn.runs import results
@@ -54,6 +55,15 @@ def test_the_variance_is_held_against_the_error_of_the_mean():
     text = chapter.of_bias(study(LP_FDNet=points([3, 2, 1, 0], [10, 20, 30, 40])))
     assert "LP-FDNet 1.000 and -1.000" in text
     assert "no FDN" in chapter.of_bias(study(BayesNet=points([1, 2], [1, 2])))
+
+
+def test_intervals_are_told_apart_by_what_they_hold():
+    inside = {"BayesNet": 0.9, "IC-FDNet": 1.0, "LP-FDNet": 0.5}
+    metrics = runs(models=list(inside), coverage_90_id=lambda m, s: inside[m], coverage_90_ood=0.9)
+    text = chapter.of_intervals(DatasetResults("step", "published", metrics, 0, {}))
+    near, far = text.split(". And ")
+    assert "right for BayesNet (90%); too many for IC-FDNet (100%); too few for LP-FDNet (50%)" in near
+    assert far == "outside, about right for BayesNet (90%), IC-FDNet (90%) and LP-FDNet (90%)."
 
 
 def test_models_are_ordered_by_their_area_and_by_their_delta():
@@ -158,3 +168,24 @@ def test_protocols_are_compared_in_the_order_given():
     text = chapter.of_protocols(metrics, "step", ["published", "as_written"])
     assert "LP-FDNet is kept at epoch 40 to 8, its ID MSE goes from 4.000 to 1.500" in text
     assert "alone" in chapter.of_protocols(metrics, "step", ["published"])
+
+
+def test_the_answers_to_the_exercises_are_what_the_committed_points_say():
+    metrics = findings.read(paths.COMMITTED_RESULTS)
+    found = {d: findings.dataset_results(paths.COMMITTED_RESULTS, metrics, d, "published") for d in ("step", "ccpp")}
+    for model in FDN_MODELS:
+        frame = found["step"].points[model]
+        near, outside = frame[frame["z"].abs() <= 2], frame[frame["z"].abs() > 1]
+        fits = [measures.linear_fit(part["var"], part["mse"]) for part in (frame, near)]
+        assert abs(fits[0][0]) > 100 and abs(fits[1][0]) < 1, "a shrinks from hundreds to less than one"
+        if model == "LP-FDNet":
+            assert all(abs(b - 1) < 0.05 for _, b in fits)
+        else:
+            assert abs(fits[1][1] - 1) < abs(fits[0][1] - 1)
+        distance, bias2 = outside["z"].abs() - 1, (outside["mean"] - outside["y"]) ** 2
+        assert measures.spearman(distance, outside["mse"]) > measures.spearman(outside["var"], outside["mse"]) - 0.05
+        assert measures.spearman(distance, bias2) > measures.spearman(outside["var"], bias2)
+        frame = found["ccpp"].points[model].query("region == 'ID'")
+        bias2 = (frame["mean"] - frame["y"]) ** 2
+        left = [measures.aurc(frame["var"], e) / e.mean() for e in (frame["mse"], bias2)]
+        assert left[0] < 0.76 and left[1] > 0.95 and abs(measures.spearman(frame["var"], bias2)) < 0.1

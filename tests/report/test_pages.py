@@ -171,7 +171,7 @@ def width_of_targets(name: str) -> float:
 
 
 def test_variance_says_less_of_the_error_of_the_mean_and_tells_regions_apart_no_better_than_simpler_models():
-    metrics = results.load_metrics(paths.COMMITTED_RESULTS)
+    metrics = findings.read(paths.COMMITTED_RESULTS)
     for name in DATASETS:
         study = findings.dataset_results(paths.COMMITTED_RESULTS, metrics, name, PUBLISHED.label)
         apart = {}
@@ -182,6 +182,13 @@ def test_variance_says_less_of_the_error_of_the_mean_and_tells_regions_apart_no_
                 rho = [spearman(frame["var"], e) for e in (frame["mse"], (frame["mean"] - frame["y"]) ** 2)]
                 assert rho[1] < rho[0], (name, model)
         assert max(apart[m] for m in ("MLPDropoutNet", "DeepEnsembleNet")) > 0.99 * max(apart[m] for m in FDN_MODELS)
+
+
+def test_inside_the_band_the_variance_says_little_or_nothing_of_the_error_of_the_mean():
+    found = bands.load(paths.COMMITTED_RESULTS)
+    inside = found[(found["kind"] == "rho_bias2") & (found["region"] == "ID") & found["model"].isin(FDN_MODELS)]
+    assert len(inside) and (inside["middle"] < 0.3).all()
+    assert "and inside, little or nothing" in README.read_text(encoding="utf-8")
 
 
 def test_page_of_published_numbers_holds_the_committed_results(tmp_path):

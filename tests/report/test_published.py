@@ -339,14 +339,14 @@ def test_misses_are_measured_from_the_seeds_range():
     assert str(len(table.rows)) in table.title
 
 
-def test_the_list_of_misses_has_a_line_for_each_reason(monkeypatch):
+def test_the_list_of_misses_has_a_line_for_each_run(monkeypatch):
     found = published.compare(seeds("step", "BayesNet", slope_b=[10.0, 20.0, 30.0], aurc=[100.0, 200.0, 300.0]))
     missed = found[found["verdict"] == published.OUTSIDE]
-    why = missed[["dataset", "model", "metric"]].assign(reason=["bent"] + ["far"] * (len(missed) - 1))
+    why = missed[["dataset", "model", "metric"]].assign(reason="Bent by 2.5 far points. And more")
     monkeypatch.setattr(published, "load_reasons", lambda: why)
-    lines = miss_list(found).splitlines()
-    assert len(lines) == 2 and sum(line.count("; ours [") for line in lines) == len(missed)
-    assert any("71.82; ours [10.00, 30.00]" in line for line in lines)
+    (line,) = miss_list(found).splitlines()
+    assert line.startswith("- **step, BayesNet**: ") and line.count("(ours [") == len(missed) > 1
+    assert "slope_b 71.82 (ours [10.00, 30.00])" in line and line.endswith(". Bent by 2.5 far points.")
     assert miss_list(found.assign(verdict=published.CENTRAL)).startswith("Every compared number")
 
 

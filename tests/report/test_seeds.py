@@ -47,7 +47,7 @@ def test_the_table_of_kept_epochs_gives_median_band_beta_and_the_share_inside_th
     assert cells(table, "sine", "DeepEnsembleNet")["Kept epoch"] == "1 [1, 1] of 40"
     assert cells(table, "sine", "MLPDropoutNet")["β there"] == "—"
     words = checkpoints.kept_sentence(metrics, ["sine"])
-    assert "in the median run β is 0.7 on sine" in words and "sine (epoch 1 of 5 seeds)" in words
+    assert "in the median run β is 0.7 on sine" in words and "sine (epoch 1 in all 5 seeds)" in words
     assert "Every kept FDN" not in words
     inside = checkpoints.kept_sentence(runs(best_epoch=50), ["sine"])
     assert "Every kept FDN lies inside the warm-up on sine." in inside and "The ensemble" not in inside
@@ -101,8 +101,8 @@ def test_the_sentence_on_bias_says_where_var_ranks_the_errors_of_the_mean():
         "BayesNet|rho_bias2|all": (0, 0.9, 0.95, 0.99),
     })  # fmt: skip
     words = seeds.bias_sentence(curves)
-    assert "It ranks those of LP-FDNet on energy (ρ 0.800 [0.600, 0.900], with MSE 1.000)" in words
-    assert "it says little of those of IC-FDNet on energy (ρ -0.040 [-0.200, 0.100], with MSE 1.000)" in words
+    assert "Over all test points it ranks those of LP-FDNet on energy (0.800 [0.600, 0.900], with MSE 1.000)" in words
+    assert "it does not rank those of IC-FDNet on energy (-0.040 [-0.200, 0.100], with MSE 1.000)" in words
     assert "Inside the band the medians lie between -0.100 and 0.200." in words and "BayesNet" not in words
     row = cells(seeds.bias_table(curves), "energy", "LP-FDNet")
     assert row["ρ(Var, Bias²)"] == "0.800 [0.600, 0.900]" and row["b′"] == "—" and row["Seeds"] == "20"

@@ -166,7 +166,7 @@ def test_a_symbol_means_one_thing_in_all_notebooks():
         prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
         assert r"\epsilon" not in prose, "noise is varepsilon"
         assert not re.search(r"\\varepsilon\s*\+\s*\\operatorname\{softplus\}", prose), "the floor is sigma_min"
-        assert not re.search(r"\$P=|W=KB", prose), "P is the number of all trainable parameters, W a matrix"
+        assert not re.search(r"\$P=d|W=KB", prose), "P is the number of all trainable parameters, W a matrix"
 
 
 def test_links_of_notebooks_lead_somewhere():

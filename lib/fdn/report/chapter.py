@@ -161,6 +161,21 @@ def of_bias(study: DatasetResults) -> str:
     )
 
 
+def of_intervals(study: DatasetResults) -> str:
+    """Whose 90 % intervals hold about 90 % of the targets, whose more, whose less: medians over seeds."""
+    medians = study.runs.groupby("model")[["coverage_90_id", "coverage_90_ood"]].median()
+    medians = medians.reindex([m for m in STOCHASTIC_MODELS if m in medians.index])
+    parts = []
+    for column, words in (("coverage_90_id", "inside"), ("coverage_90_ood", "outside")):
+        said = {model: f"{model} ({share:.0%})" for model, share in medians[column].items()}
+        kinds = {"too many": medians[column] > 0.95, "too few": medians[column] < 0.85}
+        groups = [f"{kind} for {listing([said[m] for m in medians.index[rows]])}" for kind, rows in kinds.items()
+                  if rows.any()]  # fmt: skip
+        right = [said[m] for m in medians.index[~(kinds["too many"] | kinds["too few"])]]
+        parts.append(f"{words}, about right for {listing(right) or 'none'}; {'; '.join(groups)}".removesuffix("; "))
+    return f"- **{literal(study.dataset)}**, targets in the 90 % intervals: {'. And '.join(parts)}."
+
+
 def of_risk(study: DatasetResults) -> str:
     """The models in the order of their AURC, and how much of the risk rejecting saves."""
     areas = {m: measures.aurc(frame["var"], frame["mse"]) for m, frame in study.points.items()}

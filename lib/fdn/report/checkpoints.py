@@ -104,8 +104,9 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
     for dataset in datasets:
         kept = rows_of(here, dataset=dataset, model="DeepEnsembleNet")["best_epoch"]
         if len(kept) and kept.median() <= epochs_of("DeepEnsembleNet") / 4:
-            spread = f"epoch {kept.min()}" if kept.nunique() == 1 else f"epoch {kept.median():.0f} in the median"
-            early.append(f"{dataset} ({spread} of {len(kept)} seeds)")
+            one = kept.nunique() == 1
+            spread = f"epoch {kept.min()} in all" if one else f"epoch {kept.median():.0f} in the median of"
+            early.append(f"{dataset} ({spread} {len(kept)} seeds)")
     if early:
         words += f"The ensemble keeps barely trained members on {listing(early)}; they could train for "
         words += f"{epochs_of('DeepEnsembleNet')} epochs."

@@ -112,17 +112,15 @@ def misses(comparison: pd.DataFrame) -> pd.DataFrame:
 
 
 def miss_list(comparison: pd.DataFrame) -> str:
-    """The numbers outside the seeds' range, a Markdown line for each reason."""
+    """The numbers outside the seeds' range, a Markdown line for each run, with the first sentence of the reason."""
     explained = published.with_reasons(misses(comparison), published.load_reasons())
     if explained.empty:
         return "Every compared number lies inside the range of the seeds."
     lines = []
-    for reason, group in explained.groupby(explained["reason"].replace("", "no reason given"), sort=False):
-        numbers = ", ".join(
-            f"{row.dataset} {row.model} {row.metric} ({row.printed}; ours {_interval(row.min, row.max)})"
-            for row in group.itertuples()
-        )
-        lines.append(f"- {reason}: {numbers}")
+    for (dataset, model), group in explained.groupby(["dataset", "model"], sort=False):
+        numbers = [f"{row.metric} {row.printed} (ours {_interval(row.min, row.max)})" for row in group.itertuples()]
+        reason = next((reason.split(". ")[0].rstrip(".") for reason in group["reason"] if reason), "no reason given")
+        lines.append(f"- **{dataset}, {model}**: {', '.join(numbers)}. {reason}.")
     return "\n".join(lines)
 
 

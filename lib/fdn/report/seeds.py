@@ -60,25 +60,29 @@ def bias_table(bands: pd.DataFrame) -> Table:
     )  # fmt: skip
 
 
+RANKS = 0.5  # rank correlation from which on a variance is said to rank errors
+
+
 def bias_sentence(bands: pd.DataFrame) -> str:
     """What follows for the FDNs: where Var ranks the errors of the mean, and where it only ranks itself."""
-    kinds: dict[str, list[str]] = {"ranks": [], "says little of": [], "may rank, by seed,": []}
+    kinds: dict[str, list[str]] = {"ranks": [], "does not rank": [], "ranks, or does not, by seed,": []}
+    inside = []
     for dataset, model in _groups(bands):
         if model not in FDN_MODELS:
             continue
         rho, low, high = _number(bands, dataset, model, "rho_bias2", "all")
         own = _number(bands, dataset, model, "rho_mse", "all")[0]
-        words = f"{model} on {dataset} (ρ {band_text(rho, low, high)}, with MSE {plain_number(own)})"
-        kinds["ranks" if low >= 0.5 else "says little of" if high < 0.5 else "may rank, by seed,"].append(words)
-    said = [f"it {kind} those of {listing(some)}" for kind, some in kinds.items() if some]
-    inside = [_number(bands, d, m, "rho_bias2", "ID")[0] for d, m in _groups(bands) if m in FDN_MODELS]
-    if not said:
+        kind = "ranks" if low >= RANKS else "does not rank" if high < RANKS else "ranks, or does not, by seed,"
+        kinds[kind].append(f"{model} on {dataset} ({band_text(rho, low, high)}, with MSE {plain_number(own)})")
+        inside.append(_number(bands, dataset, model, "rho_bias2", "ID")[0])
+    if not inside:
         return "There are no FDNs to judge."
+    said = [f"it {kind} those of {listing(some)}" for kind, some in kinds.items() if some]
     return (
-        "Does Var rank the squared errors of the predictive mean over all test points (ρ(Var, Bias²) of at least 0.5)? "
-        f"{'; '.join(said)}. Inside the band the medians lie between {plain_number(min(inside))} and "
+        f"Var is said to rank the squared errors of the predictive mean where ρ(Var, Bias²) is at least {RANKS}. Over "
+        f"all test points {'; '.join(said)}. Inside the band the medians lie between {plain_number(min(inside))} and "
         f"{plain_number(max(inside))}."
-    ).replace("? it", "? It")
+    )
 
 
 # Intervals

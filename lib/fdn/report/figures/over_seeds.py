@@ -247,8 +247,9 @@ def pit(study: DatasetResults) -> Figure:
             ax.axhline(1, color="black", linestyle="--", linewidth=0.8)
             covered = _curve(study, model, "coverage", region).set_index("x").loc[0.9, "middle"]
             ax.text(0.5, 0.97, f"{covered:.0%} in 90 %", transform=ax.transAxes, ha="center", va="top", fontsize=8)
-            ax.set(xlim=(0, 1), ylim=(0, None), xticks=(0, 0.5, 1), xticklabels=("0", "0.5", "1"))
-        row[0].set(ylabel=f"{region}, density", ylim=(0, 1.25 * row[0].get_ylim()[1]))
+            ax.set(xlim=(0, 1), xticks=(0, 0.5, 1), xticklabels=("0", "0.5", "1"))
+        highest = len(curve) * np.nanmax([_curve(study, m, "pit", region)["high"] for m in models], initial=0.1)
+        row[0].set(ylabel=f"{region}, density", ylim=(0, 1.25 * highest))
     name_columns(grid[0], models)
     fig.supxlabel("place of the target among the draws; dashed: if it were one more draw", fontsize=8)
     set_title(fig, _over(study, "PIT"))
