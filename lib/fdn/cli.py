@@ -32,7 +32,7 @@ EXTRAS = {  # of pyproject.toml: the modules that each brings
     "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests", "sklearn"),
     "notebooks": ("jupytext", "nbclient", "nbformat", "papermill"),
     "workflow": ("snakemake",),
-    "site": ("docutils", "furo", "jinja2", "myst_nb", "sphinx"),
+    "site": ("PIL", "bs4", "docutils", "furo", "jinja2", "myst_nb", "sphinx"),
 }
 
 

@@ -341,7 +341,7 @@ def test_nothing_moves_and_little_is_loaded(name, width, browser, address):
     page.wait_for_timeout(300)
     has_formulas = page.evaluate("!!window.MathJax")
     assert page.evaluate("window.shift") <= (0.1 if has_formulas else 0.02)
-    assert sum(sizes) < (3_000_000 if has_formulas else 1_500_000), f"{sum(sizes)} bytes"
+    assert sum(sizes) < (2_500_000 if has_formulas else 1_000_000), f"{sum(sizes)} bytes"
     context.close()
 
 

@@ -284,7 +284,7 @@ def test_what_is_kept_of_a_run_for_looking_at_it_gives_its_numbers_back(run, tmp
     np.testing.assert_allclose(np.square(one["error"]) + one["var"], frame["mse"], rtol=2e-3)
     assert sum(kept["weight"]) == pytest.approx(2001, abs=10)
     for text in (paths.ROOT / "data" / "explore").glob("*.json"):
-        assert all(len(seeds) == 10 for seeds in json.loads(text.read_text("utf-8"))["models"].values())
+        assert all(len(seeds) == 10 for seeds in json.loads(text.read_text(encoding="utf-8"))["models"].values())
 
 
 def test_a_folder_with_other_files_is_left_alone(run, tmp_path):

@@ -13,7 +13,7 @@ from fdn import paths
 from fdn.protocol import PUBLISHED
 from fdn.report import console, findings, published
 from fdn.report.site import markup
-from fdn.report.site.finish import TONES
+from fdn.report.site.markup import TONES
 from fdn.runs import extras, results
 
 PROTOCOL = PUBLISHED.label

@@ -10,7 +10,7 @@ from pathlib import Path
 from fdn.errors import UserError
 from fdn.report.site import pages
 
-NEEDED = ("sphinx", "myst_nb", "furo")
+NEEDED = ("sphinx", "myst_nb", "furo", "bs4", "PIL")
 
 
 def build(folder: Path, out: Path) -> int:

@@ -12,12 +12,11 @@ import pandas as pd
 from fdn import paths
 from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_statement, verdict
 from fdn.report.site.base import Site
-from fdn.report.site.finish import TONES
 from fdn.report.site.guides import linked
+from fdn.report.site.markup import TONES
 from fdn.report.tables import DASH
 
 VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED)
-MARKS = {HOLDS: "✓", PARTLY: "±", FAILS: "✗", UNMEASURED: "?"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class Statement:
 
     @property
     def lines(self) -> list[tuple[str, str, str]]:
-        """Tone, name and numbers of every data set."""
-        return [(TONES[p.conclusion], f"{MARKS[p.conclusion]} {p.dataset}".strip(), _numbers(p)) for p in self.parts]
+        """The tone, name and numbers of every data set."""
+        return [(TONES[part.conclusion], part.dataset, _numbers(part)) for part in self.parts]
 
 
 def _numbers(part: tuple) -> str:

@@ -67,6 +67,18 @@ def _describe_figures(app, doctree) -> None:
             image.attributes.setdefault("alt", f"Figure{which} of section {section.next_node(nodes.title).astext()}")
 
 
+def _anchor_public(app, doctree) -> None:
+    """What the page of public names describes a second time is reached there from its source."""
+    from sphinx.addnodes import desc_signature
+
+    from fdn.report.site.public import ENTRIES
+
+    modules = {entry.name: entry.module for entry in ENTRIES}
+    for signature in doctree.findall(desc_signature) if app.env.docname == "api/public" else ():
+        name = signature["fullname"]
+        signature["ids"] = signature["ids"] or [f"{modules[name.split('.')[0]]}.{name}"]
+
+
 def _finish(app, page, template, context, doctree) -> None:
     """Headings in the menu get their level, and the text what :mod:`fdn.report.site.finish` gives it."""
     from fdn.report.site.finish import finish
@@ -91,6 +103,7 @@ def setup(app) -> dict[str, bool]:
     """Connect what Sphinx has no setting for."""
     app.connect("autodoc-process-docstring", _escape_bars)
     app.connect("doctree-read", _describe_figures)
+    app.connect("doctree-read", _anchor_public)
     app.connect("html-page-context", _finish, priority=900)  # after the theme
     app.connect("build-finished", _copy_points)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -33,7 +33,7 @@ def write(site: Site) -> bool:
     if not files:
         return False
     (site.source / "explore").mkdir()
-    shutil.copytree(FOLDER, site.source / "data" / "explore")
+    shutil.copytree(FOLDER, site.source / "data" / "explore", dirs_exist_ok=True)
     for path in files:
         text = path.read_text(encoding="utf-8").strip()
         script = site.source / "explore" / f"{path.stem}.js"  # a script loads from a disk as well, a JSON does not

@@ -13,14 +13,9 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 from PIL import Image
 
-from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED
-from fdn.report.published import CENTRAL, NOT_COMPUTED, OUTSIDE, RANGE
 from fdn.report.site.glossary import ANCHORS
+from fdn.report.site.markup import TONES
 
-TONES = {
-    HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNMEASURED: "none",
-    CENTRAL: "good", RANGE: "mixed", OUTSIDE: "bad", NOT_COMPUTED: "none",
-}  # fmt: skip
 JUDGED = {"Verdict", "Conclusion"}  # headers of the columns whose words get a colour
 TOTALS = {"total", "all", "sum"}
 LINE, HEAD, LONG = 28, 14, 120  # characters of a cell that stays on one line, of such a header, of a wide cell
@@ -104,7 +99,8 @@ def _name_box(table: Tag, number: int) -> None:
     if box is None or box.has_attr("role"):
         return
     heading = table.find_previous(HEADINGS)
-    title = heading.get_text().removesuffix("¶").removesuffix("#").strip() if heading else ""
+    words = heading.find_all(string=lambda text: text.find_parent("a", class_="headerlink") is None) if heading else []
+    title = "".join(words).strip()
     box.attrs |= {"role": "region", "tabindex": "0", "aria-label": f"Table {number}, {title}"}
 
 

@@ -23,7 +23,8 @@ def data_pages(site: Site) -> list[str]:
     names = []
     for folder in sorted((paths.ROOT / "data").iterdir()):
         if (folder / "README.md").exists():
-            shutil.copytree(folder, site.source / "data" / folder.name, ignore=shutil.ignore_patterns("*.parquet"))
+            target = site.source / "data" / folder.name
+            shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.parquet"), dirs_exist_ok=True)
             names.append(Path("data") / folder.name / "README.md")
     for name in names:  # once all of them are there
         path = site.source / name

@@ -9,8 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED
+from fdn.report.published import CENTRAL, NOT_COMPUTED, OUTSIDE, RANGE
 from fdn.report.tables import DASH, plain_number
 from fdn.typesetting import Table
+
+# The style of every verdict
+TONES = {
+    HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNMEASURED: "none",
+    CENTRAL: "good", RANGE: "mixed", OUTSIDE: "bad", NOT_COMPUTED: "none",
+}  # fmt: skip
 
 
 class Printed(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
@@ -12,6 +13,7 @@ from nbformat import NotebookNode
 from fdn import paths
 from fdn.report import figures
 from fdn.report.site.base import Site
+from fdn.report.site.guides import linked
 
 SETUP = 0.5  # share of imports among a cell's statements from which on it is folded
 
@@ -25,6 +27,7 @@ def write(site: Site) -> list[str]:
         notebook = nbformat.read(path, as_version=4)
         shutil.copyfile(path, site.source / "downloads" / path.name)
         dress(notebook)
+        _link(site, notebook, Path("notebooks") / path.name)
         words = (
             f"{{download}}`This notebook <../downloads/{path.name}>` as executed: a figure or table is made by the "
             "cell above it. The results it reads are on the pages of each [data set](../results/index.md), as CSV. "
@@ -34,6 +37,16 @@ def write(site: Site) -> list[str]:
         nbformat.write(notebook, site.source / "notebooks" / path.name)
         names.append(f"notebooks/{path.stem}")
     return names
+
+
+def _link(site: Site, notebook: NotebookNode, name: Path) -> None:
+    """Links of the prose, written or computed, that hold in the site."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = linked(site, name, cell.source)
+        for output in cell.get("outputs", []):
+            if text := output.get("data", {}).get("text/markdown"):
+                output.data["text/markdown"] = linked(site, name, text)
 
 
 def dress(notebook: NotebookNode) -> None:
@@ -64,7 +77,7 @@ def is_setup(source: str) -> bool:
 
 def caption(source: str, prose: str) -> str:
     """What a figure shows: the first line that documents the function drawing it, else the prose before it."""
-    drawn = re.findall(r"figures\.(\w+)\(", source)
+    drawn = re.findall(r"figures\.(\w+)", source)
     for name in reversed(drawn):
         if doc := getattr(getattr(figures, name, None), "__doc__", None):
             return _sentence(re.sub(r"`+|\s*;? see .*", "", doc.split("\n\n")[0]))
