@@ -200,9 +200,6 @@ def load(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str,
     return pd.read_csv(folder / f"{name}.csv"), json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
-# Tables
-
-
 def perceptron(n_features: int, rate: float = 0.0) -> nn.Sequential:
     """Three hidden layers of 64 units, dropout after each; the last two linear layers are ``"6"`` and ``"9"``."""
     widths = [n_features, 64, 64, 64]
