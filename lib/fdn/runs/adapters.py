@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from fdn import metrics, paths
 from fdn.data.dataset import Dataset
 from fdn.devices import undisturbed
+from fdn.errors import UserError
 from fdn.nn import elbo_loss, forward, sample, to_fdn
 from fdn.runs import experiment, results
-from fdn.settings import choose
 from fdn.streams import seed_sequence
 
 BATCH, DRAWS, MEMBERS = 64, 100, 5
@@ -194,9 +194,10 @@ def write(frame: pd.DataFrame, folder: Path) -> list[Path]:
 
 
 def load(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """What :func:`write` wrote, by default what is committed: the rows and the sidecar."""
+    """Rows and sidecar as :func:`write` wrote them, by default those committed; UserError if there are none."""
     folder = paths.LAYERS if folder is None else Path(folder)
-    choose(name, sorted(path.stem for path in folder.glob("*.csv")), "data set with results")
+    if not (folder / f"{name}.csv").exists():
+        raise UserError(f"{folder.name} holds no results of {name}; `fdn adapters --dataset {name}` computes them")
     return pd.read_csv(folder / f"{name}.csv"), json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
