@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from fdn.workflow.notebooks import measures_run_times
 
 ROOT = Path(__file__).resolve().parents[2]
-BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables", "06_kernel")
+BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables", "06_kernel", "08_adapters")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
 FOLDERS = "home|Users|root|work|tmp|private|var|opt|usr|mnt"
@@ -132,6 +132,7 @@ def test_runs_the_same_from_any_directory(path):
         ("04_uci", PARAMETERS),
         ("05_figures_and_tables", {"dataset", "seeds", "protocol", "out"}),
         ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples", "seed", "out"}),
+        ("08_adapters", {"dataset", "layers", "freeze", "seeds", "epochs", "recompute", "out"}),
     ],
 )
 def test_parameters_have_types_and_help(name, expected):

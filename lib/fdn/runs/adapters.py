@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from fdn import metrics, paths
 from fdn.data.dataset import Dataset
 from fdn.devices import undisturbed
+from fdn.errors import UserError
 from fdn.nn import elbo_loss, forward, sample, to_fdn
 from fdn.runs import experiment, results
-from fdn.settings import choose
 from fdn.streams import seed_sequence
 
 BATCH, DRAWS, MEMBERS = 64, 100, 5
@@ -182,25 +182,23 @@ def study(task: Task, seeds: Iterable[int]) -> pd.DataFrame:
 
 def write(frame: pd.DataFrame, folder: Path) -> list[Path]:
     """``NAME.csv`` of one task, and ``NAME.json``: median seconds of training a method, and the environment."""
-    [name] = frame["dataset"].unique()
-    table, sidecar = (Path(folder) / f"{name}.{suffix}" for suffix in ("csv", "json"))
+    table, sidecar = (Path(folder) / f"{frame['dataset'].iloc[0]}.{suffix}" for suffix in ("csv", "json"))
     seconds = frame.groupby("method", sort=False)["seconds"].median().round(2).to_dict()
     with results.atomic(table) as path:
         frame.drop(columns="seconds").to_csv(path, index=False, float_format="%.6g")
     with results.atomic(sidecar) as path:
-        content = {"seconds": seconds, "environment": experiment.environment()}
+        environment = {key: value for key, value in experiment.environment().items() if key != "argv"}
+        content = {"seconds": seconds, "environment": environment}
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return [table, sidecar]
 
 
 def load(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """What :func:`write` wrote, by default what is committed: the rows and the sidecar."""
+    """Rows and sidecar as :func:`write` wrote them, by default those committed; UserError if there are none."""
     folder = paths.LAYERS if folder is None else Path(folder)
-    choose(name, sorted(path.stem for path in folder.glob("*.csv")), "data set with results")
+    if not (folder / f"{name}.csv").exists():
+        raise UserError(f"{folder.name} holds no results of {name}; `fdn adapters --dataset {name}` computes them")
     return pd.read_csv(folder / f"{name}.csv"), json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-
-
-# Tables
 
 
 def perceptron(n_features: int, rate: float = 0.0) -> nn.Sequential:
