@@ -49,11 +49,11 @@ from fdn.models.posteriors import FDNLinear as StudyLayer
 from fdn.models.posteriors import multiply_accumulates
 from fdn.models.structures import StructuredFDNLinear
 from fdn.nn import FDNLinear, GaussianHead, beta_at, elbo_loss, forward, iwae_loss, parameter_groups, sample
-from fdn.report import figures
+from fdn.report.figures.drawing import STYLE
 from fdn.runs import experiment
 from fdn.runs.extras import OPTIONS, with_extras
 
-plt.style.use(figures.STYLE)
+plt.style.use(STYLE)
 
 
 def show(thing):
