@@ -94,7 +94,7 @@ def test_every_figure_names_its_data_and_a_command_that_exists(source):
         [data] = re.findall(r"\]\((\S+\.csv)\)", text)
         assert (source / "results" / data).exists()
     for kind, figure in kinds.items():  # the table of figures is all that is said of one
-        data = "points" if figure.needs_points else "seeds"
+        data = {"points": "points", "runs": "seeds", "bands": "bands"}[figure.needs]
         section = page.split(f"## {figure.title}\n")[1].split("\n## ")[0]
         assert f"step_{kind}.png" in section and f"{figure.words}. Data: [{data}.csv]" in section
     written = [*(source / "results").glob("*.md"), source / "comparison.md", source / "provenance.md"]

@@ -21,7 +21,7 @@ from fdn.report.site import claims, markup
 from fdn.report.site.base import PROTOCOL, Site, is_committed
 from fdn.report.site.figures import seed_points
 from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
-from fdn.runs import experiment, results
+from fdn.runs import bands, experiment, results
 
 TASKS = {
     "step": "A step from −1 to 1 at x = 0",
@@ -31,6 +31,8 @@ TASKS = {
     "ccpp": "The electrical output of a combined-cycle power plant, from four measurements of the air around it",
     "energy": "The heating load of a building, from eight of its proportions",
 }
+
+FILES = {"runs": "seeds.csv", "points": "points.csv", "bands": "bands.csv"}  # by what a figure needs
 
 
 def number_rows(comparison: pd.DataFrame, keys: Iterable[str]) -> tuple[list[str], list[list[markup.Cell]]]:
@@ -94,10 +96,12 @@ def _dataset(site: Site, name: str, found: list[claims.Statement], kinds: set[st
     drawn = seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}")
     figures.save(drawn, site.source / "figures" / f"{name}_points")
     points = _points(site, name, runs)
-    site.csv(runs, f"results/{name}/seeds.csv")
     site.csv(numbers, f"results/{name}/comparison.csv")
-    if points is not None:
-        site.csv(points, f"results/{name}/points.csv")
+    behind = {"runs": runs, "points": points, "bands": bands.of(site.results, name, PROTOCOL)}
+    data = {kind: FILES[kind] if frame is not None else FILES["runs"] for kind, frame in behind.items()}
+    for kind, file in FILES.items():
+        if data[kind] == file:
+            site.csv(behind[kind], f"results/{name}/{file}")
     counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
     fewer = runs.groupby("model")["seed"].nunique()
     fewer = ", ".join(f"{model} {n}" for model, n in fewer.items() if n < counts.max())
@@ -115,7 +119,7 @@ def _dataset(site: Site, name: str, found: list[claims.Statement], kinds: set[st
         ),
         figures={kind: figure for kind, figure in figures.FIGURES.items() if f"{name}_{kind}" in kinds},
         pdf={kind for kind in figures.FIGURES if (site.source / "figures" / f"{name}_{kind}.pdf").exists()},
-        has_points=points is not None,
+        data=data,
     )  # fmt: skip
 
 
