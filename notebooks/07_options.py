@@ -111,7 +111,7 @@ assert torch.allclose(kl, exact, rtol=1e-4)
 # > +\beta\,KL$. — *Appendix D*
 #
 # A network of $D_y$ outputs says mean and covariance: $D_y=d_y+1$ (isotropic), $2d_y$ (diagonal) or
-# $d_y(d_y+3)/2$ (full: $\Sigma=LL^\top$ with $L_{ii}=\varepsilon+\operatorname{softplus}(\rho_i)$, *ours*; the
+# $d_y(d_y+3)/2$ (full: $\Sigma=LL^\top$ with $L_{ii}=\sigma_{\min}+\operatorname{softplus}(\rho_i)$, *ours*; the
 # paper gives the count, not the parameterisation).
 
 # %%
@@ -372,7 +372,7 @@ assert saved == (3 + 1) * 8 and forward(shared, torch.randn(5, 3))[1].shape == (
 #
 # | remedy | equation | in `fdn.nn` |
 # |:---|:---|:---|
-# | temperature | $\theta=\mu+\tau\sigma\odot\epsilon$ in prediction | `sample(..., temperature=tau)` |
+# | temperature | $\theta=\mu+\tau\sigma\odot\varepsilon$ in prediction | `sample(..., temperature=tau)` |
 # | layer-wise $\beta$ | $\sum_\ell\beta_\ell KL_\ell$ | `forward(..., per_layer=True)`, `elbo_loss(beta=[...])` |
 # | frequency-aware conditioning (*ours*: fixed octaves) | $s\to(s,\sin2^j\pi s,\cos2^j\pi s)$ | `FDNLinear(frequencies=3)` |
 # | structured prior (*ours*: by fan-in) | $\sigma_0=1/\sqrt{d_{\ell-1}}$ | `FDNLinear(prior_scale="fan_in")` |

@@ -62,6 +62,7 @@ def committed(monkeypatch, tmp_path):
     folder = tmp_path / "committed"
     write_results(folder, ["step"], ["BayesNet", "LP-FDNet"], [0, 1, 2])
     monkeypatch.setattr(paths, "COMMITTED_RESULTS", folder)
+    monkeypatch.setattr(paths, "EXTRAS", tmp_path / "no extras")
     return folder
 
 

@@ -20,7 +20,16 @@ from packaging.utils import canonicalize_name
 from fdn.workflow.notebooks import measures_run_times
 
 ROOT = Path(__file__).resolve().parents[2]
-BOOK = ("01_method", "02_protocol", "03_toy", "04_uci", "05_figures_and_tables", "06_kernel", "08_adapters")
+BOOK = (
+    "01_method",
+    "02_protocol",
+    "03_toy",
+    "04_uci",
+    "05_figures_and_tables",
+    "06_kernel",
+    "07_options",
+    "08_adapters",
+)
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
 FOLDERS = "home|Users|root|work|tmp|private|var|opt|usr|mnt"
@@ -132,6 +141,7 @@ def test_runs_the_same_from_any_directory(path):
         ("04_uci", PARAMETERS),
         ("05_figures_and_tables", {"dataset", "seeds", "protocol", "out"}),
         ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples", "seed", "out"}),
+        ("07_options", {"recompute", "toy", "real", "seeds", "epochs", "steps"}),
         ("08_adapters", {"dataset", "layers", "freeze", "seeds", "epochs", "recompute", "out"}),
     ],
 )
