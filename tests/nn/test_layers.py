@@ -11,6 +11,7 @@ import torch
 from layer_oracle import STRUCTURES, forward, layer_of
 from torch import nn
 
+import fdn.nn as nn_names
 from fdn.errors import UserError
 from fdn.models.posteriors import FDNLinear as StudyLayer
 from fdn.models.posteriors import multiply_accumulates, noise_shape
@@ -298,6 +299,14 @@ def test_layers_that_share_a_hypernetwork_hold_it_once():
     run(model, torch.randn(3, 5))[0].sum().backward()
     again = copy.deepcopy(model)
     assert again[0].posterior.hypernet.hidden is again[2].posterior.hypernet.hidden
+
+
+@pytest.mark.parametrize("name", [name for name in nn_names.__all__ if name not in ("Cost", "Predictive")])
+def test_every_public_name_shows_an_example_and_says_where_it_is_from(name):
+    thing = getattr(nn_names, name)
+    assert ">>> " in thing.__doc__
+    ours = name not in ("checkpoint_contexts", "parameter_groups")  # of PyTorch's world
+    assert not ours or "Source:" in thing.__doc__
 
 
 @every_structure

@@ -38,7 +38,7 @@ class Network(nn.Module):
         dropout: rate on hidden activations in training.
         predict_with_dropout: whether masks are drawn in prediction too.
         kl_weights: of each layer's KL in their sum; None for 1 (paper, appendix B, the remark on layer-specific beta).
-        temperature: factor of the weights' standard deviation in prediction (paper, section 5).
+        temperature: factor of the weights' standard deviation in prediction (paper, section 6).
     """
 
     def __init__(

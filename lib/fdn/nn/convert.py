@@ -16,7 +16,7 @@ from fdn.settings import NonNegative, checked
 
 
 class Cost(NamedTuple):
-    """Of one layer, or of a network: numbers that are counted, not measured."""
+    """Of one layer, or of a network: numbers that are counted, not measured; see :func:`costs`."""
 
     name: str
     parameters: int
@@ -110,6 +110,9 @@ def costs(model: nn.Module) -> list[Cost]:
     one draw and one input of each layer; the total is over the model's linear layers.
 
     Source: paper, appendix G.
+
+    >>> costs(nn.Sequential(FDNLinear(4, 1, hyper=2)))[0]
+    Cost(name='0', parameters=40, plain_parameters=5, products=32, plain_products=4)
     """
     rows: list[Cost] = []
     seen: set[int] = set()

@@ -16,7 +16,10 @@ Covariance = Literal["fixed", "isotropic", "diagonal", "full"]
 
 
 class Predictive(NamedTuple):
-    """Mean and covariance of p(y | x), a mixture over K draws, in the units of y (paper, equation of appendix D)."""
+    """Mean and covariance of p(y | x), a mixture over K draws, in the units of y; see :meth:`GaussianHead.predictive`.
+
+    Source: paper, appendix D, "Predictive variance decomposition".
+    """
 
     mean: Tensor  # (..., B, d_y)
     aleatoric: Tensor  # (..., B, d_y, d_y), mean of the likelihood's covariance
@@ -133,6 +136,9 @@ class GaussianHead(nn.Module):
         """Mean, and aleatoric and epistemic covariance, of draws ``(K, ..., D_y)``.
 
         Source: paper, appendix D, "Predictive variance decomposition" and "Monte Carlo estimators".
+
+        >>> GaussianHead(2).predictive(torch.zeros(100, 5, 4)).covariance.shape  # K = 100 draws at 5 points
+        torch.Size([5, 2, 2])
         """
         each = self(outputs)
         mean = each.mean.mean(0)

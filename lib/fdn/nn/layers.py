@@ -43,7 +43,7 @@ class FDNLinear(nn.Module):
     Raises:
         UserError: for a value outside its range, or options that do not go together.
 
-    Source: paper, section 3.2; structures: appendix G; frequencies: section 5.
+    Source: paper, section 3.2; structures: appendix G; frequencies: sections 5 and 6.
 
     >>> layer = FDNLinear(4, 2)
     >>> layer(torch.randn(5, 3, 4)).shape

@@ -55,6 +55,9 @@ def iwae_loss(log_prob: Tensor, log_ratio: Tensor) -> Tensor:
         UserError: for tensors of other shapes.
 
     Source: paper, appendix B, equation (B).
+
+    >>> iwae_loss(torch.tensor([[-1.0], [-3.0]]), torch.zeros(2, 1))  # -log of the mean of e^-1 and e^-3
+    tensor(1.5662)
     """
     if log_prob.dim() != 2 or log_prob.shape != log_ratio.shape:
         raise UserError(f"expected two tensors (K, B); given {tuple(log_prob.shape)} and {tuple(log_ratio.shape)}")

@@ -208,6 +208,11 @@ def forward(
         UserError: for draws, a noise, a kl or a generator that are none, or an input without examples.
 
     Source: paper, algorithm 1 (lines 5 to 13) and appendix B.
+
+    >>> from fdn.nn import FDNLinear
+    >>> output, kl = forward(FDNLinear(3, 2), torch.randn(8, 3))
+    >>> output.shape, kl.shape
+    (torch.Size([8, 2]), torch.Size([8]))
     """
     if not torch.compiler.is_compiling():
         checked("noise", noise, Noise), checked("kl", kl, KL), checked("draws", draws, Count | None)
@@ -236,7 +241,7 @@ def sample(
         shared: one noise for all examples of a draw, so that draw k is one function, the same one for other rows
             under a generator of the same state; False: fresh for every example.
         generator: gives one number, the seed of all noise; None for PyTorch's global state.
-        temperature: factor of the weights' standard deviations (paper, section 5).
+        temperature: factor of the weights' standard deviations.
         chunk: draws that run at once; by default so many that 65,536 rows do. The numbers do not depend on it.
 
     Returns:
@@ -244,6 +249,12 @@ def sample(
 
     Raises:
         UserError: for draws, a chunk or a temperature outside their range, and a generator that is none.
+
+    Source: paper, algorithm 1 (line 20); the temperature: section 6.
+
+    >>> from fdn.nn import FDNLinear
+    >>> sample(FDNLinear(3, 2), torch.randn(8, 3), draws=50).std(0).shape
+    torch.Size([8, 2])
     """
     draws, temperature = checked("draws", draws, Count), checked("temperature", temperature, NonNegative)
     checked("generator", generator, Generator | None)
@@ -259,7 +270,14 @@ def sample(
 def checkpoint_contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
     """For gradient checkpointing: what is run again in the backward pass draws what it drew.
 
-    ``torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False, context_fn=fdn.nn.checkpoint_contexts)``
+    Without it the layers refuse to be run again. Returns the contexts of the first and the second run, as
+    ``torch.utils.checkpoint.checkpoint`` asks for.
+
+    >>> from fdn.nn import FDNLinear
+    >>> layer, x = FDNLinear(3, 2), torch.randn(8, 3)
+    >>> options = {"use_reentrant": False, "context_fn": checkpoint_contexts}
+    >>> output, kl = forward(lambda x: torch.utils.checkpoint.checkpoint(layer, x, **options), x)
+    >>> kl.sum().backward()
     """
     run = _here.run
     if run is None:

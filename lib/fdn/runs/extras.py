@@ -23,7 +23,7 @@ from fdn.runs import groups, results
 
 ABLATED = ("step", "energy")
 FEWER_DRAWS = replace(PUBLISHED, eval_draws=20)
-# One change each: appendices B, D and G, section 5, and two that deep or wide layers need
+# One change each: appendices B, D and G, section 6, and two that deep or wide layers need
 OPTIONS: dict[str, Protocol] = {
     name: replace(FEWER_DRAWS, **settings)
     for name, settings in {
@@ -94,10 +94,10 @@ EXTRAS = (
           FDN_MODELS, _changes(beta_max=(0.01, 0.1, 10.0))),
     Extra("hypernetwork", "Does the width of the hypernetworks (section 4.5)?", ABLATED, FDN_MODELS,
           _changes(hyper_factor=(0.5, 2.0))),
-    Extra("options", "What does each option of the layer change (appendices B, D and G, section 5)?",
-          ("sine", "airfoil"), FDN_MODELS, tuple(p for p in OPTIONS.values() if not p.shared_hypernet), "0:10"),
+    Extra("options", "What does each option of the layer change (appendices B, D and G, section 6)?",
+          ("sine", "airfoil"), FDN_MODELS, tuple(p for p in OPTIONS.values() if not p.shared_hypernet)),
     Extra("shared-hypernetwork", "Can the layers of IC-FDNet share one hypernetwork (appendix G)?", ("sine", "airfoil"),
-          ("IC-FDNet",), (OPTIONS["shared hypernetwork"],), "0:10"),
+          ("IC-FDNet",), (OPTIONS["shared hypernetwork"],)),
     Extra("warm-up", "Does it matter how the KL term is scheduled (section 5)?", ABLATED, FDN_MODELS,
           _changes(warmup=(0,))),
 )  # fmt: skip
