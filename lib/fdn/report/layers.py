@@ -37,7 +37,7 @@ def part_of(frame: pd.DataFrame) -> str:
 
 
 def heading(metric: str, part: object) -> str:
-    return f"{HEADINGS[metric]}, {HEADINGS.get(part, f'{part}°')}"
+    return f"{HEADINGS[metric]}, {HEADINGS.get(part, f'{part} deg')}"
 
 
 def results_table(frame: pd.DataFrame, metrics: Sequence[str], parts: Sequence[object]) -> Table:
@@ -113,7 +113,7 @@ def verdicts(frame: pd.DataFrame, metrics: Sequence[str], other: str = PLAIN) ->
             for part, difference, half in of_method[["part", "difference", "half"]].itertuples(index=False):
                 better = difference > 0 if metric in HIGHER else difference < 0
                 kind = "not told apart" if not abs(difference) > half else "better" if better else "worse"
-                found[kind].append(HEADINGS.get(part, f"{part}°"))
+                found[kind].append(HEADINGS.get(part, f"{part} deg"))
             for kind, parts in found.items():
                 kinds[kind] += [f"{HEADINGS[metric]} ({', '.join(parts)})"] if parts else []
         listed = "; ".join(f"{kind}: {', '.join(w)}" for kind, w in kinds.items() if w)
