@@ -62,6 +62,17 @@ def test_numbers_are_those_of_the_results(name):
     assert shown == tables()[name], "write them anew: python tests/nn/test_docs.py"
 
 
+def test_sentences_are_those_of_the_results():
+    frame = adapters.load("airfoil")[0].query("region == 'ood'").set_index(["method", "seed"])["rmse"]
+    assert "above 100 in 5 of 10 seeds" in TEXT and (frame["FDN adapter, last two"] > 100).sum() == 5
+    assert frame["FDN, last layer"].max() < 1 and frame.groupby("method").mean().idxmin() == adapters.ENSEMBLE
+    digits = adapters.load("digits")[0]
+    assert "six seeds" in TEXT and digits["seed"].nunique() == 6
+    means = digits.groupby(["angle", "method"])[["nll", "ece", "ece_tempered"]].mean()
+    assert means.loc[0, :].ece["FDN head"] < means.loc[0, :].ece[adapters.PLAIN]
+    assert all(means.loc[a, :].nll["FDN head"] > means.loc[a, :].nll[adapters.PLAIN] for a in (45, 60, 75))
+
+
 def test_the_page_is_short_and_has_every_structure():
     assert len(FORMULAS) == 5
     prose = re.sub(r"^\|.*\n|```.*?```", "", TEXT, flags=re.MULTILINE | re.DOTALL)

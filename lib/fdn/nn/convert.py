@@ -53,7 +53,7 @@ def to_fdn(
     """
     checked("init", init, Literal["pretrained", "fresh"]), checked("freeze", freeze, Literal["others"] | None)
     model = model if inplace else copy.deepcopy(model)
-    names = _linear_layers(model, layers if layers is None or isinstance(layers, (list, tuple)) else [layers])
+    names = _linear_layers(model, [layers] if isinstance(layers, str) else layers)
     linears = {name: model.get_submodule(name) for name in names}  # one module may have several names
     layers_of = {id(linear): _fdn_layer(linear, init, options) for linear in linears.values()}
     made = {name: layers_of[id(linear)] for name, linear in linears.items()}
@@ -85,7 +85,7 @@ def _linear_layers(model: nn.Module, patterns: Sequence[str] | None) -> list[str
     named = model.named_modules(remove_duplicate=False)
     found = [name for name, module in named if type(module) is nn.Linear and not name.startswith(inside)]
     patterns = ["*"] if patterns is None else patterns
-    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(p, str) for p in patterns):
         raise UserError(f"layers is {patterns!r}; expected names of the model's layers, such as '4' or 'head'")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in found):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -38,7 +37,7 @@ def part_of(frame: pd.DataFrame) -> str:
 
 
 def heading(metric: str, part: object) -> str:
-    return f"{HEADINGS[metric]}, {HEADINGS.get(part, f'{part}°')}"
+    return f"{HEADINGS[metric]}, {HEADINGS.get(part, f'{part} deg')}"
 
 
 def results_table(frame: pd.DataFrame, metrics: Sequence[str], parts: Sequence[object]) -> Table:
@@ -52,6 +51,26 @@ def results_table(frame: pd.DataFrame, metrics: Sequence[str], parts: Sequence[o
     name = frame["dataset"].iloc[0]
     caption = f"Mean ± half of the 95 % interval over {frame['seed'].nunique()} seeds."
     return Table(f"layers_{name}", name, caption, columns, tuple(rows), "l" + "r" * (len(columns) - 1))
+
+
+def worst_table(frame: pd.DataFrame, metric: str, parts: Sequence[object]) -> Table:
+    """Median and worst seed, and in how many seeds a method is worse than the plain network: what a mean hides."""
+    values = frame.pivot_table(metric, [part_of(frame), "seed"], "method", sort=False)
+    sign = -1 if metric in HIGHER else 1
+    rows = []
+    for method in frame["method"].unique():
+        cells = []
+        for part in parts:
+            own, plain = values.loc[part, method], values.loc[part, PLAIN]
+            count = "—" if method == PLAIN else f"{(sign * own > sign * plain).sum()} of {len(own)}"
+            cells += [f"{own.median():.3f}", f"{sign * (sign * own).max():.3f}", count]
+        rows.append((method, *cells))
+    columns = ["method"]
+    for part in parts:
+        columns += [f"{heading(metric, part)}: median", "worst seed", "worse than plain"]
+    name = frame["dataset"].iloc[0]
+    caption = f"{HEADINGS[metric]}, seed by seed."
+    return Table(f"layers_{name}_worst", name, caption, tuple(columns), tuple(rows), "l" + "r" * (len(columns) - 1))
 
 
 def cost_table(frame: pd.DataFrame, seconds: Mapping[str, float]) -> Table:
@@ -87,14 +106,14 @@ def verdicts(frame: pd.DataFrame, metrics: Sequence[str], other: str = PLAIN) ->
     for method in frame["method"].unique():
         if not method.startswith("FDN"):
             continue
-        kinds: dict[str, list[str]] = {"worse": [], "better": [], "no different": []}
+        kinds: dict[str, list[str]] = {"worse": [], "better": [], "not told apart": []}
         for metric in metrics:
             found: dict[str, list[str]] = {kind: [] for kind in kinds}
             of_method = differences(frame, metric, other).query("method == @method")
             for part, difference, half in of_method[["part", "difference", "half"]].itertuples(index=False):
                 better = difference > 0 if metric in HIGHER else difference < 0
-                kind = "no different" if not abs(difference) > half else "better" if better else "worse"
-                found[kind].append(HEADINGS.get(part, f"{part}°"))
+                kind = "not told apart" if not abs(difference) > half else "better" if better else "worse"
+                found[kind].append(HEADINGS.get(part, f"{part} deg"))
             for kind, parts in found.items():
                 kinds[kind] += [f"{HEADINGS[metric]} ({', '.join(parts)})"] if parts else []
         listed = "; ".join(f"{kind}: {', '.join(w)}" for kind, w in kinds.items() if w)
@@ -109,7 +128,8 @@ def _colours(methods: Sequence[str]) -> dict[str, str]:
 @styled
 def differences_figure(frame: pd.DataFrame, metrics: Sequence[str] = ("rmse", "crps", "nll", "coverage_90")) -> Figure:
     """Differences from the plain network with 95 % intervals, in (filled) and out of distribution (hollow)."""
-    fig, axes = plt.subplots(1, len(metrics), sharey=True, layout="constrained", figsize=(7, 2.6))
+    fig = Figure(layout="constrained", figsize=(7, 2.6))
+    axes = fig.subplots(1, len(metrics), sharey=True)
     methods = [method for method in frame["method"].unique() if method != PLAIN]
     colours = _colours(methods)
     for ax, metric in zip(axes, metrics):
@@ -133,7 +153,8 @@ def differences_figure(frame: pd.DataFrame, metrics: Sequence[str] = ("rmse", "c
 @styled
 def angles_figure(frame: pd.DataFrame, metrics: Sequence[str] = ("accuracy", "nll", "ece")) -> Figure:
     """Metrics of rotated digits against the angle: means over seeds and their 95 % intervals."""
-    fig, axes = plt.subplots(1, len(metrics), layout="constrained", figsize=(7, 2.8))
+    fig = Figure(layout="constrained", figsize=(7, 2.8))
+    axes = fig.subplots(1, len(metrics))
     colours = _colours(frame["method"].unique())
     for ax, metric in zip(axes, metrics):
         for i, (method, of_method) in enumerate(frame.groupby("method", sort=False)):
