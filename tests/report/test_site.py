@@ -72,7 +72,7 @@ def test_every_figure_names_its_data_and_a_command_that_exists(source):
 
     page = (source / "results" / "step.md").read_text(encoding="utf-8")
     shown = re.findall(r"```\{figure\} (\S+)\n:alt: (.+)\n", page)
-    assert len(shown) == 7
+    assert len(shown) == 8
     for path, alt in shown:
         assert (source / "results" / path).resolve().exists() and len(alt) > 30
     for text in re.findall(r"```\{figure\}.*?```", page, re.DOTALL):
