@@ -417,7 +417,7 @@ remedies = [
 columns = {"slope_b_ood": "slope b", "var_ood": "Var", "mse_ood": "MSE", "crps_ood": "CRPS", "crps_id": "CRPS ID"}
 medians = metrics.loc[toy].groupby(["model", "option"])[list(columns)].median().rename(columns=columns)
 wanted = [name for name in ["published setting", *remedies] if name in medians.index.unique("option")]
-display(medians.loc[(slice(None), wanted), :].style.format("{:.3g}"))
+display(medians.loc[(slice(None), wanted), :].map("{:.3g}".format))
 
 # %%
 for model in ("IC-FDNet", "LP-FDNet"):

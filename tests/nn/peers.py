@@ -1,4 +1,4 @@
-"""FDN layers beside bayesian-torch and laplace-torch: tasks in lines of code, and costs; writes data/layers/peers.md.
+"""FDN layers beside bayesian-torch and laplace-torch: tasks in lines of code, and costs; writes data/layers/README.md.
 
 Run by hand, in an environment that has both (``pip install bayesian-torch laplace-torch``):
 ``OMP_NUM_THREADS=1 python tests/nn/peers.py``. Every snippet is run before its lines are counted.
@@ -287,7 +287,7 @@ def main() -> None:
         *pipe_table(["layer", *headings], costs(), "|:---|" + "---:|" * len(headings)),
         f"\n{versions}; Python {told['python']}; {told['processor']}, {told['cores']} cores, one thread.",
     ]
-    (paths.LAYERS / "peers.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    (paths.LAYERS / "README.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
 
 

@@ -30,7 +30,7 @@ def tables() -> dict[str, str]:
     found = {
         "airfoil": results_table(airfoil, ("rmse", "nll", "coverage_90"), ("id", "ood")).to_markdown(),
         "digits": results_table(digits, ("accuracy", "nll", "ece"), (0, 45)).to_markdown(),
-        "peers": (paths.LAYERS / "peers.md").read_text(encoding="utf-8"),
+        "peers": (paths.LAYERS / "README.md").read_text(encoding="utf-8"),
     }
     return {name: re.sub("\n{2,}", "\n\n", rows(text)).strip() for name, text in found.items()}
 

@@ -213,7 +213,11 @@ def test_two_processes_train_one_model(tmp_path):
     script = Path(__file__).with_name("ddp_checks.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, str(script), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     one, two = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
