@@ -121,7 +121,9 @@ print(fdn)
 # ## 8.3 What it costs
 #
 # The paper counts a hypernetwork of width $h$ on a signal of $d_s$ numbers as
+#
 # $$P^{\text{hyper}}=d_sh+h\cdot2(d_{\text{in}}d_{\text{out}}+d_{\text{out}})$$
+#
 # parameters (Appendix G), without its biases, which are $h+2(d_{\text{in}}d_{\text{out}}+d_{\text{out}})$ more.
 # An adapter of rank $r$ generates $W_0+UV^\top$: $2(rd_{\text{in}}+rd_{\text{out}}+d_{\text{out}})$ numbers in
 # place of $2(d_{\text{in}}d_{\text{out}}+d_{\text{out}})$, beside the ordinary weights. **Check** against what

@@ -222,6 +222,18 @@ def test_a_finished_table_knows_its_verdicts_totals_widths_and_terms():
 
 
 @sphinx_needed
+def test_a_header_of_nothing_is_none_for_a_screen_reader():
+    from bs4 import BeautifulSoup
+
+    from fdn.report.site.finish import finish
+
+    head = "<tr><th></th><th>IWAE</th></tr><tr><th>K</th><th></th></tr>"
+    table = f"<table class='dataframe'><thead>{head}</thead><tbody><tr><th>1</th><td>2</td></tr></tbody></table>"
+    rows = BeautifulSoup(finish(table, "", {}.get), "html.parser").thead.find_all("tr")
+    assert [[cell.name for cell in row.find_all(["th", "td"])] for row in rows] == [["td", "th"], ["th", "th"]]
+
+
+@sphinx_needed
 def test_a_finished_picture_has_its_size_and_opens_in_full(tmp_path):
     from PIL import Image
 

@@ -47,6 +47,9 @@ def _table(soup: BeautifulSoup, table: Tag, root: str) -> None:
     if not table.thead or not body:
         return
     heads = table.thead.find_all("tr")[-1].find_all(["th", "td"], recursive=False)
+    for row in table.thead.find_all("tr")[:-1]:  # pandas heads names with nothing; in the last row stands a button
+        for head in row.find_all("th"):
+            head.name = head.name if _text(head) else "td"
     for head in heads if "dataframe" not in table.get("class", []) else ():
         head["scope"] = "col"
     judged = [i for i, head in enumerate(heads) if _text(head) in JUDGED]
