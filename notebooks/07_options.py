@@ -57,6 +57,7 @@ from fdn.runs.extras import OPTIONS, with_extras
 plt.style.use(STYLE)
 
 
+# %%
 def show(thing):
     """The source of a class or function of the library."""
     display(Markdown(f"```python\n{inspect.getsource(thing)}```"))

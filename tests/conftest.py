@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started behind a shell; tests of interruptions need it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("TQDM_DISABLE", "1")
