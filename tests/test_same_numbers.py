@@ -103,3 +103,16 @@ def test_committed_cells_allow_rounding_and_another_kept_epoch_never(tmp_path):
     assert {where.split()[-1]: [*sizes] for where, sizes in differing.items()} == {
         frame.loc[1, "model"]: ["mse_id"], frame.loc[2, "model"]: ["best_epoch"],
     }  # fmt: skip
+
+
+def test_a_metric_that_committed_cells_lack_is_no_difference(tmp_path):
+    committed = pd.read_parquet(ROOT / "data" / "extras" / "metrics.parquet")
+    block = (
+        (committed["protocol"] == "published") & (committed["dataset"] == "sine") & (committed["model"] == "BayesNet")
+    )
+    frame = committed[block].head(3).reset_index(drop=True)
+    assert frame["coverage_90_id"].isna().all()
+    frame.assign(coverage_90_id=0.5).to_parquet(tmp_path / "metrics.parquet")
+    assert compare_committed(tmp_path) == (3, 0.0, {})
+    frame.assign(coverage_90_id=0.5, mse_id=2 * frame["mse_id"]).to_parquet(tmp_path / "metrics.parquet")
+    assert compare_committed(tmp_path)[2].keys() == {"published sine BayesNet"}
