@@ -35,6 +35,9 @@ class Protocol:
     budget: Count = 1000  # target parameter count P
     budget_tolerance: NonNegative = 0.05  # of P
     hyper_factor: Factor = 1.0  # width of every hypernetwork in published ones, rounded
+    width: Count | None = None  # of an FDN's hidden layer, in place of `widths`
+    hyper: Count | None = None  # of its hypernetworks
+    networks: Count = 1  # of an FDN, started apart and trained side by side: their draws are one mixture
     ensemble_members: Count = 10  # M
     ensemble_dropout: Rate = 0.1  # members' dropout while training
     dropout: Rate = 0.1  # MLPDropoutNet, always on
@@ -52,7 +55,7 @@ class Protocol:
     # objective
     objective: Literal["elbo", "iwae"] = "elbo"  # B.A or B.B
     train_draws: Count = 1  # K while training
-    likelihood: Literal["homoscedastic", "heteroscedastic"] = "homoscedastic"  # of the observations
+    likelihood: Literal["homoscedastic", "heteroscedastic", "learned"] = "homoscedastic"  # of the observations
     noise_variance: Positive = 0.5  # sigma^2 of the likelihood; beta = 2 sigma^2 turns the ELBO into MSE + beta KL
     prior_scale: Scale | Literal["fan_in"] = 1.0  # sigma_0; "fan_in": 1 / sqrt(d_in) of each layer
     beta_schedule: Literal["constant", "linear", "cosine", "sigmoid"] = "linear"
@@ -65,12 +68,15 @@ class Protocol:
     # optimisation
     epochs: Count = 400  # divided by the number of members for the ensemble
     learning_rate: Positive = 1e-3
+    rate_schedule: Literal["constant", "one_cycle"] = "constant"  # up to `learning_rate` and down to nothing
     batch_size: Count = 64
     clip_norm: Positive | None = 1.0  # gradient norm, per network
     ensemble_order: Literal["common", "own"] = "common"  # the minibatches that members see
     dtype: Literal["float32", "float64"] = "float64"  # on the CPU the faster: the loops are compiled for it alone
     # validation and test
     keep: Literal["best", "last"] = "best"  # the epoch of the smallest validation score, or the last one
+    patience: Count | None = None  # epochs without a better score after which a seed's training ends
+    score: Literal["function", "observation"] = "function"  # CRPS of f(x), or with the likelihood's noise
     eval_draws: Count = 100  # K for validation and test
     variance_offset: NonNegative = 1e-6  # added to Var_i
     temperature: NonNegative = 1.0  # factor of the weights' standard deviation in prediction

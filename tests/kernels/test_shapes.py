@@ -88,7 +88,7 @@ def _step(name: str, **changes) -> None:
     stack = _stack(name)
     noise = stack.network.draw_noise(_streams((4,)), "shared", 1, B, training=True)
     given = {"x": torch.randn(4, B, D, **FLOAT64), "y": torch.randn(4, B, **FLOAT64), "noise": noise} | changes
-    FusedStep(stack, PUBLISHED)(given["x"], given["y"], given["noise"], 0.1)
+    FusedStep(stack, PUBLISHED)(given["x"], given["y"], given["noise"], 0.1, 1e-3)
 
 
 def _draw(name: str, **changes) -> None:

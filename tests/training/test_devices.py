@@ -71,7 +71,8 @@ def _trained(name: str, protocol, wrap) -> torch.Tensor:
     for i, batch in enumerate(BATCHES):
         x, y = (torch.randn(*lead, batch, *d, dtype=dtype, generator=generator) for d in ((2,), ()))
         noise = stack.network.draw_noise(streams, kind, protocol.train_draws, batch, training=True)
-        step(x, y, noise, 0.1 * i)
+        constant = protocol.rate_schedule == "constant"
+        step(x, y, noise, 0.1 * i, protocol.learning_rate if constant else 2.0**-10 * i)
     return stack.flat.detach()
 
 
@@ -132,16 +133,18 @@ def _copied(noise: Noise) -> Noise:
 
 def test_what_a_recording_would_freeze_is_noticed(recorder, monkeypatch):
     monkeypatch.setattr(*TENSOR_OPERATIONS)
-    expected = _trained("LP-FDNet", PUBLISHED, lambda step: step)
+    protocol = replace(PUBLISHED, rate_schedule="one_cycle")
+    expected = _trained("LP-FDNet", protocol, lambda step: step)
     arguments = steps._Held.arguments.fget
     frozen = {
-        "beta as a float": lambda held: (*arguments(held)[:3], float(held.beta)),
+        "beta as a float": lambda held: (*arguments(held)[:3], float(held.beta), *arguments(held)[4:]),
+        "the rate as a float": lambda held: (*arguments(held)[:4], float(held.rate), held.weight),
         "a copy of x": lambda held: (torch.tensor(held.x.tolist(), dtype=held.x.dtype), *arguments(held)[1:]),
-        "a copy of the noise": lambda held: (*arguments(held)[:2], _copied(held.noise), held.beta),
+        "a copy of the noise": lambda held: (*arguments(held)[:2], _copied(held.noise), *arguments(held)[3:]),
     }
     for wrong in frozen.values():
         monkeypatch.setattr(steps._Held, "arguments", property(wrong))
-        assert not torch.equal(_trained("LP-FDNet", PUBLISHED, recorder.wrap), expected)
+        assert not torch.equal(_trained("LP-FDNet", protocol, recorder.wrap), expected)
 
 
 @pytest.mark.parametrize("protocol", ["published", "as_written"])

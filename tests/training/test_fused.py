@@ -116,7 +116,7 @@ def test_steps_are_those_of_clipping_and_adam(name, clip):
             if clip is not None:
                 torch.nn.utils.clip_grad_norm_([p], clip)
             adam.step()
-        step(x, y, noise, 0.1 * i)
+        step(x, y, noise, 0.1 * i, protocol.learning_rate)
         torch.testing.assert_close(stack.flat, torch.stack([p.detach() for p in parameters]), rtol=1e-9, atol=1e-12)
 
 

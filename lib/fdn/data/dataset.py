@@ -45,6 +45,7 @@ class Dataset:
     y_std: float
     true_function: Callable[[np.ndarray], np.ndarray] | None = None  # elementwise; toy tasks only
     source: str = ""  # where the data come from, licence, checksum
+    weight_train: np.ndarray | None = None  # (N_train,), of the training points in the loss, 1 on average
 
     def __post_init__(self) -> None:
         if (
@@ -60,6 +61,8 @@ class Dataset:
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
             if x.shape != (len(y), d) or y.ndim != 1:
                 raise ValueError(f"x_{part} {x.shape} and y_{part} {y.shape} should be (N, {d}) and (N,)")
+        if self.weight_train is not None and self.weight_train.shape != self.y_train.shape:
+            raise ValueError(f"weights {self.weight_train.shape} should be {self.y_train.shape}")
         for flags, y in ((self.id_val, self.y_val), (self.id_test, self.y_test)):
             if flags.shape != y.shape or flags.dtype != bool:
                 raise ValueError(f"ID flags {flags.shape} of {flags.dtype} should be {y.shape} of bool")

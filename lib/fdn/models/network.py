@@ -39,17 +39,25 @@ class Network(nn.Module):
         predict_with_dropout: whether masks are drawn in prediction too.
         kl_weights: of each layer's KL in their sum; None for 1 (paper, appendix B, the remark on layer-specific beta).
         temperature: factor of the weights' standard deviation in prediction (paper, section 6).
+        noise_rho: where the rho of the observations' noise starts, one more output, learned, the same for every input;
+            None for none.
     """
 
     def __init__(
         self, layers: list[nn.Module], dropout: float = 0.0, predict_with_dropout: bool = False,
-        kl_weights: Sequence[float] | None = None, temperature: float = 1.0,
+        kl_weights: Sequence[float] | None = None, temperature: float = 1.0, noise_rho: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.layers: Any = nn.ModuleList(layers)
         self.dropout, self.predict_with_dropout = dropout, predict_with_dropout
         weights = kl_weights or (1.0,) * len(layers)
         self.kl_weights, self.temperature = None if set(weights) == {1.0} else tuple(weights), temperature
+        self.noise_rho = None if noise_rho is None else nn.Parameter(torch.full((1,), noise_rho))
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers for an example: the last layer's, and the rho of its noise where that is learned."""
+        return self.layers[-1].d_out + (self.noise_rho is not None)
 
     @property
     def stochastic(self) -> bool:
@@ -100,7 +108,7 @@ class Network(nn.Module):
             kl: ``"analytic"``, ``"sampled"`` or ``"none"``.
 
         Returns:
-            outputs ``(..., K, B, d_out)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in {1, B};
+            outputs ``(..., K, B, n_outputs)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in {1, B};
             None where it was not asked for or no layer has one.
 
         Raises:
@@ -119,7 +127,7 @@ class Network(nn.Module):
             drawn = [layer.sample(noise.kind, e, kl) for layer, e in zip(self.layers, eps)]
             widths = [self.layers[0].d_in, *(layer.d_out for layer in self.layers)]
             output = mlp(x, [theta for theta, _ in drawn], widths, masks, self.dropout)
-            return output, self._sum_kl([term for _, term in drawn])
+            return self._with_rho(output), self._sum_kl([term for _, term in drawn])
         x = x.unsqueeze(-3)  # (..., 1, B, d_in)
         a, terms = x, []
         for i, layer in enumerate(self.layers):
@@ -130,7 +138,14 @@ class Network(nn.Module):
             a = a.relu() if torch.is_grad_enabled() else a.relu_()  # (..., K, B, d)
             if masks[i] is not None:
                 a = a * masks[i] / (1 - self.dropout)
-        return a, self._sum_kl(terms)
+        return self._with_rho(a), self._sum_kl(terms)
+
+    def _with_rho(self, output: Tensor) -> Tensor:
+        """``(..., K, B, n_outputs)``"""
+        if self.noise_rho is None:
+            return output
+        rho = self.noise_rho[..., None, None, :]  # (..., 1, 1, 1)
+        return torch.cat([output, rho.expand(*output.shape[:-1], 1)], -1)
 
     def _sum_kl(self, terms: list[Tensor | None]) -> Tensor | None:
         """Of layers that have one, by their weights."""

@@ -23,6 +23,7 @@ from fdn.settings import Count, check_fields, checked, choose
 from fdn.streams import seed_sequence
 
 BASELINE = "TrainingMean"  # predicts the mean of the training targets
+NOISE_RHO = -1.0  # a standard deviation of 0.31 of the target's, where its learning starts
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,11 @@ def published_spec(name: str, protocol: Protocol) -> ModelSpec:
         UserError: for an unknown name.
     """
     check_model(name)
-    model = MODELS[name]
-    hyper = model.hyper and max(1, round(protocol.hyper_factor * model.hyper))
-    return ModelSpec(name, (model.hidden,), hyper, model.latent, protocol.ensemble_members if model.ensemble else 1)
+    model, p = MODELS[name], protocol
+    hyper = model.hyper and max(1, round(p.hyper_factor * model.hyper))
+    if name in FDN_MODELS:
+        return ModelSpec(name, (p.width or model.hidden,), p.hyper or hyper, model.latent, p.networks)
+    return ModelSpec(name, (model.hidden,), hyper, model.latent, p.ensemble_members if model.ensemble else 1)
 
 
 def model_spec(name: str, n_features: int, protocol: Protocol) -> ModelSpec:
@@ -159,7 +162,8 @@ def model_spec(name: str, n_features: int, protocol: Protocol) -> ModelSpec:
     """
     spec, n_features = published_spec(name, protocol), checked("n_features", n_features, Count)
     in_budget = n_features == 1 and protocol.budget == 1000 and protocol.hyper_factor == 1
-    if protocol.widths == "published" or in_budget:
+    own = name in FDN_MODELS and protocol.width is not None
+    if protocol.widths == "published" or in_budget or own:
         return spec
     return solve_widths(spec, n_features, protocol.budget, protocol)
 
@@ -180,9 +184,11 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
             layer.hypernet.hidden = layers[0].hypernet.hidden
     kl_weights = [protocol.layer_beta ** (i / max(1, len(layers) - 1)) for i in range(len(layers))]
     options: dict[str, Any] = {"kl_weights": kl_weights, "temperature": protocol.temperature}
+    if protocol.likelihood == "learned":
+        options["noise_rho"] = NOISE_RHO
     if MODELS[spec.name].drops:
         return Network(layers, protocol.dropout, predict_with_dropout=True, **options)
-    return Network(layers, protocol.ensemble_dropout if spec.members > 1 else 0.0, **options)
+    return Network(layers, protocol.ensemble_dropout if spec.name in ENSEMBLES else 0.0, **options)
 
 
 _ONE_AT_A_TIME = threading.Lock()  # PyTorch draws the weights of all threads from one generator

@@ -72,7 +72,7 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bo
     Raises:
         ValueError: for shapes that do not fit the network.
     """
-    table, layers = _table(stack.network), stack.network.layers
+    table, layers = _table(stack.network) if stack.network.noise_rho is None else None, stack.network.layers
     plain = all(t.dtype == torch.float64 and t.is_cpu for t in (row, x)) and row.dim() == 1 and x.numel() > 0
     if table is None or table[0, loops.KIND] == loops.POINT or any(e is None or e.shape[1] > 1 for e in noise.eps):
         return False
@@ -135,7 +135,7 @@ class FusedStep:
         self._run(x, y, noise, beta, 0)
         return torch.from_numpy(self.grad.copy())
 
-    def __call__(self, x: Tensor, y: Tensor, noise: Noise, beta: float) -> None:
+    def __call__(self, x: Tensor, y: Tensor, noise: Noise, beta: float, rate: float, weight: None = None) -> None:
         """One step on a minibatch.
 
         Args:
@@ -143,14 +143,16 @@ class FusedStep:
             y: targets ``(*lead, B)``.
             noise: of the pass.
             beta: weight of the KL.
+            rate: learning rate.
+            weight: of the examples; there are none here.
 
         Raises:
             ValueError: for shapes that do not fit the stack.
         """
         self.steps += 1
-        self._run(x, y, noise, beta, self.steps)
+        self._run(x, y, noise, beta, self.steps, rate)
 
-    def _run(self, x: Tensor, y: Tensor, noise: Noise, beta: float, step: int) -> None:
+    def _run(self, x: Tensor, y: Tensor, noise: Noise, beta: float, step: int, rate: float = 0.0) -> None:
         p, r, batch = self.protocol, len(self.flat), x.shape[-2]
         if not x.shape[:-2] == y.shape[:-1] in (self.lead, (*self.lead[:-1], 1)):  # neighbours may share a minibatch
             x, y = x.expand(*self.lead, *x.shape[-2:]), y.expand(*self.lead, y.shape[-1])
@@ -166,6 +168,6 @@ class FusedStep:
         self.work = self.work if self.work.size >= size else np.empty(size)
         loops.train(
             self.layers, self.flat, *arrays, beta, float(self.dropout), self.exponential,
-            p.floor, p.prior_scale, -1.0 if p.clip_norm is None else p.clip_norm, p.learning_rate, step, *self.moments,
+            p.floor, p.prior_scale, -1.0 if p.clip_norm is None else p.clip_norm, rate, step, *self.moments,
             self.grad, self.work,
         )  # fmt: skip

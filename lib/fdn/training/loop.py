@@ -17,13 +17,13 @@ from tqdm import tqdm
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, clock, mean_score, to_device, undisturbed
 from fdn.errors import UserError
-from fdn.models import ModelSpec, Network, Noise, initial_network
+from fdn.models import ENSEMBLES, ModelSpec, Network, Noise, initial_network
 from fdn.models.stacking import Stack
 from fdn.protocol import Protocol
 from fdn.settings import Count, check_seeds, checked
 from fdn.streams import Streams, seed_sequence
 from fdn.training.fused import FusedStep
-from fdn.training.objectives import LIKELIHOODS, Likelihood, beta_at
+from fdn.training.objectives import LIKELIHOODS, Likelihood, beta_at, rate_at
 from fdn.training.prediction import Prediction, as_numbers, noise_kind, predict_outputs
 from fdn.training.steps import AutogradStep, ReplayedStep
 
@@ -123,7 +123,8 @@ def _predict(
     stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, row: Tensor, x: Tensor, streams: Streams,
     draws: int,
 ) -> Prediction:  # fmt: skip
-    out = predict_outputs(stack, row, x, streams, draws, noise_kind(protocol.noise))
+    each = draws if spec.name in ENSEMBLES else -(-draws // spec.members)
+    out = predict_outputs(stack, row, x, streams, each, noise_kind(protocol.noise))
     out = out.flatten(-4, -3) if spec.members > 1 else out  # (..., K or M, N, n_outputs)
     return Prediction(likelihood.mean(out), likelihood.noise_variance(out))
 
@@ -153,10 +154,10 @@ def _training_data(dataset: Dataset, dtype: torch.dtype, device: torch.device) -
 
 
 def _step(
-    stack: Stack, protocol: Protocol, likelihood: Likelihood, device: torch.device
-) -> Callable[[Tensor, Tensor, Noise, float], None]:
+    stack: Stack, protocol: Protocol, likelihood: Likelihood, device: torch.device, weighted: bool
+) -> Callable[[Tensor, Tensor, Noise, float, float, Tensor | None], None]:
     """What trains the stack on a minibatch: the compiled loops if they compute this, else autograd."""
-    if FusedStep.supports(stack, protocol, likelihood):
+    if not weighted and FusedStep.supports(stack, protocol, likelihood):
         return FusedStep(stack, protocol)
     by_autograd = AutogradStep(stack, protocol, likelihood)
     return by_autograd if device == CPU else ReplayedStep(by_autograd)
@@ -215,7 +216,9 @@ def fit(
     x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
     stack.flat = to_device(stack.flat, device)
-    take_step, rows = _step(stack, p, likelihood, device), stack.flat.detach()  # (*lead, n), which steps write to
+    weight = None if dataset.weight_train is None else torch.tensor(dataset.weight_train).to(x_train)  # (N,)
+    take_step = _step(stack, p, likelihood, device, weight is not None)
+    rows = stack.flat.detach()  # (*lead, n), which steps write to
     lead = tuple(rows.shape[:-1])  # (R,) or (R, M)
     order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
     shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
@@ -226,8 +229,10 @@ def fit(
     else:  # all at once
         validated = [(range(len(seeds)), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead))]
     kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
-    epochs, update = max(1, p.epochs // spec.members), 0
-    scores, best, best_epoch = np.empty((len(seeds), epochs)), np.full(len(seeds), np.inf), np.zeros(len(seeds), int)
+    epochs, update = max(1, p.epochs // spec.members) if spec.name in ENSEMBLES else p.epochs, 0
+    updates = epochs * -(-len(x_train) // p.batch_size)
+    scores, best = np.full((len(seeds), epochs), np.nan), np.full(len(seeds), np.inf)
+    best_epoch, running = np.zeros(len(seeds), int), np.full(len(seeds), True)
     kept, seconds = rows.clone(), dict.fromkeys(("training", "validation", "selection"), 0.0)
 
     @contextmanager
@@ -241,21 +246,27 @@ def fit(
         with timed("training"):
             order = to_device(shuffles.permutations(len(x_train)), device)  # (*order_lead, N)
             x_epoch, y_epoch = x_train[order], y_train[order]  # (*order_lead, N, d), (*order_lead, N)
-            for x, y in zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1)):
+            for i, (x, y) in enumerate(zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1))):
+                w = None if weight is None else weight[order[..., i * p.batch_size :][..., : y.shape[-1]]]
                 update += 1
                 step = epoch if p.warmup_unit == "epochs" else update
                 noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
-                take_step(x, y, noise, beta_at(step, p.beta_schedule, p.warmup, p.beta_max))
+                beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max)
+                take_step(x, y, noise, beta, rate_at(update, updates, p.rate_schedule, p.learning_rate), w)
         for group, row, streams in validated:
             with timed("validation"):
-                draws = _predict(stack, spec, p, likelihood, row, x_val, streams, p.eval_draws).draws  # (..., K, N_val)
+                prediction = _predict(stack, spec, p, likelihood, row, x_val, streams, p.eval_draws)
+                draws = prediction.draws if p.score == "function" else prediction.observed(streams)  # (..., K, N_val)
             with timed("selection"):
-                scores[group, epoch - 1] = mean_score(draws, y_val)
+                scores[group, epoch - 1] = np.where(running[group], mean_score(draws, y_val), np.nan)
                 for r in group:
                     score = scores[r, epoch - 1]
                     if score < best[r] or p.keep == "last" and np.isfinite(score):
                         best[r], best_epoch[r] = score, epoch
                         kept[r] = rows[r]
+                    running[r] &= p.patience is None or epoch - best_epoch[r] < p.patience
+        if not running.any():
+            break
     return Fit(
         spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, seconds
     )

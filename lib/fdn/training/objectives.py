@@ -84,23 +84,36 @@ class HeteroscedasticGaussian:
         return -self.log_prob(output, y)
 
 
+@dataclass(frozen=True)
+class LearnedGaussian(HeteroscedasticGaussian):
+    """The same with one rho for all inputs, learned, which :class:`fdn.models.Network` appends to its outputs."""
+
+    n_outputs = 1
+
+
 # A likelihood is added in these two places and in `Protocol.likelihood`. It has what the classes above have: n_outputs,
 # mean, noise_variance, log_prob and data_term.
-Likelihood = HomoscedasticGaussian | HeteroscedasticGaussian
+Likelihood = HomoscedasticGaussian | HeteroscedasticGaussian | LearnedGaussian
 LIKELIHOODS: dict[str, Callable[[Protocol], Likelihood]] = {
     "homoscedastic": lambda p: HomoscedasticGaussian(p.noise_variance),
     "heteroscedastic": lambda p: HeteroscedasticGaussian(p.floor),
+    "learned": lambda p: LearnedGaussian(p.floor),
 }
 
 
-def beta_elbo(output: Tensor, y: Tensor, kl: Tensor | None, beta: float, likelihood: Likelihood) -> Tensor:
+def beta_elbo(
+    output: Tensor, y: Tensor, kl: Tensor | None, beta: float | Tensor, likelihood: Likelihood,
+    weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     r"""Negative beta-ELBO: mean over draws and examples of the data term + beta * mean of KL.
 
     With the homoscedastic likelihood this is MSE + beta KL (paper, section 3.1): 2 sigma^2 times the negative ELBO
     with beta = 2 sigma^2, less a constant (appendix D). The KL, ``(..., k, b)``, is already summed over all weights;
     here, and only here, it is averaged over draws and examples and scaled; a global posterior's enters undivided.
+    Weights of the examples, ``(..., B)``, multiply their data terms.
     """
-    data = likelihood.data_term(output, y).mean((-2, -1))
+    data = likelihood.data_term(output, y)  # (..., K, B)
+    data = (data if weight is None else data * weight.unsqueeze(-2)).mean((-2, -1))
     return data if kl is None else data + beta * kl.mean((-2, -1))
 
 
@@ -147,3 +160,22 @@ def beta_at(step: int, schedule: str, warmup: int, beta_max: float = 1.0) -> flo
         low, high, now = (1 / (1 + math.exp(-12 * (u - 0.5))) for u in (0.0, 1.0, t))
         return beta_max * (now - low) / (high - low)
     raise UserError(f"unknown beta schedule {schedule!r}; expected constant, linear, cosine or sigmoid")
+
+
+def rate_at(update: int, updates: int, schedule: str, peak: float) -> float:
+    """Learning rate at an update counted from 1.
+
+    ``constant``: the peak; ``one_cycle``: from peak / 25 to the peak, by half a cosine over the first 30 % of the
+    updates, and by another one down to peak / 250,000 (L. Smith and N. Topin, Super-Convergence, 2018; PyTorch's
+    ``OneCycleLR``).
+
+    >>> [round(rate_at(u, 101, "one_cycle", 1.0), 6) for u in (1, 30, 101)]
+    [0.04, 1.0, 4e-06]
+    """
+    if schedule == "constant" or updates == 1:
+        return peak
+    top, t = max(0.3 * updates - 1, 1e-9), update - 1
+    (low, high), share = ((peak / 25, peak), t / top) if t <= top else ((peak / 25e4, peak), 0.0)
+    if t > top:
+        share = (updates - 1 - t) / (updates - 1 - top)
+    return low + (high - low) * 0.5 * (1 - math.cos(math.pi * share))

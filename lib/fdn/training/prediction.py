@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 
@@ -101,7 +102,7 @@ def predict_outputs(stack: Stack, row: Tensor, x: Tensor, streams: Streams, draw
         elements = PART_ELEMENTS // row[..., 0].numel() * (width if network.global_weights else 1)
     size = max(16, elements // (draws * width))
     # made once: many small parts between large temporaries would spread over a multiple of their memory
-    outputs = row.new_empty(*row.shape[:-1], draws, len(x), network.layers[-1].d_out)
+    outputs = row.new_empty(*row.shape[:-1], draws, len(x), network.n_outputs)
     x = x if network.global_weights else x.expand(*row.shape[:-1], *x.shape)
     noise = None
     with torch.no_grad():
@@ -129,6 +130,11 @@ class Prediction:
 
     draws: Tensor
     noise_variance: Tensor
+
+    def observed(self, streams: Streams) -> Tensor:
+        """A draw of Y for each draw of f, with the likelihood's noise, ``(K, N)``."""
+        eps = streams.normal(self.draws.numel() // max(1, math.prod(streams.lead))).reshape(self.draws.shape)
+        return self.draws + self.noise_variance.sqrt() * eps.to(self.draws.device)
 
     @property
     def mean(self) -> Tensor:

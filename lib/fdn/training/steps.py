@@ -29,7 +29,10 @@ class AutogradStep:
         on_gpu = not self.flat.is_cpu
         self.optimizer = torch.optim.Adam([self.flat], lr=protocol.learning_rate, fused=True, capturable=on_gpu)
 
-    def __call__(self, x: Tensor, y: Tensor, noise: Noise, beta: float | Tensor) -> None:
+    def __call__(
+        self, x: Tensor, y: Tensor, noise: Noise, beta: float | Tensor, rate: float | Tensor,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """One step on a minibatch.
 
         Args:
@@ -37,11 +40,13 @@ class AutogradStep:
             y: targets ``(*lead, B)``.
             noise: of the pass.
             beta: weight of the KL.
+            rate: learning rate.
+            weight: of the examples, as y; none: 1.
         """
-        flat = self.flat
+        flat, self.optimizer.param_groups[0]["lr"] = self.flat, rate
         if self.protocol.objective == "elbo":
             output, kl = self.stack(flat, x, noise, "analytic")
-            loss = beta_elbo(output, y, kl, beta, self.likelihood)  # (*lead)
+            loss = beta_elbo(output, y, kl, beta, self.likelihood, weight)  # (*lead)
         else:
             output, log_ratio = self.stack(flat, x, noise, "sampled")
             loss = iwae(output, y, log_ratio, self.likelihood)  # (*lead)
@@ -60,13 +65,15 @@ class _Held:
     x: Tensor
     y: Tensor
     noise: Noise
-    beta: Tensor  # (); a float would be fixed in the recording
+    beta: Tensor  # (): a float would be fixed in the recording
+    rate: Tensor | float  # a float where it is constant
+    weight: Tensor | None
     runs: int = 0
     graph: torch.cuda.CUDAGraph | None = None
 
     @property
-    def arguments(self) -> tuple[Tensor, Tensor, Noise, Tensor]:
-        return self.x, self.y, self.noise, self.beta
+    def arguments(self) -> tuple[Tensor, Tensor, Noise, Tensor, Tensor, Tensor | None]:
+        return self.x, self.y, self.noise, self.beta, self.rate, self.weight
 
 
 class ReplayedStep:
@@ -88,13 +95,17 @@ class ReplayedStep:
         self._stream = torch.cuda.Stream(self.device) if graph else None
         self._held: dict[int, _Held] = {}
 
-    def __call__(self, x: Tensor, y: Tensor, noise: Noise, beta: float) -> None:
+    def __call__(
+        self, x: Tensor, y: Tensor, noise: Noise, beta: float, rate: float, weight: Tensor | None = None
+    ) -> None:
         """One step on a minibatch; arguments, on the host or the device, as in :meth:`AutogradStep.__call__`."""
         held = self._held.get(x.shape[-2])
         if held is None:
-            held = self._held[x.shape[-2]] = self._buffers(x, y, noise)
+            held = self._held[x.shape[-2]] = self._buffers(x, y, noise, weight)
         held.beta.fill_(beta)
-        pairs = [(held.x, x), (held.y, y), *zip(held.noise.eps, noise.eps), *zip(held.noise.masks, noise.masks)]
+        if isinstance(held.rate, Tensor):
+            held.rate.fill_(rate)
+        pairs = [(held.x, x), (held.y, y), (held.weight, weight), *zip(held.noise.eps, noise.eps), *zip(held.noise.masks, noise.masks)]
         for buffer, t in pairs:
             if t is not None:
                 buffer.copy_(staged(t, self.device), non_blocking=True)
@@ -105,12 +116,16 @@ class ReplayedStep:
         else:
             self._warm_up_or_record(held)
 
-    def _buffers(self, x: Tensor, y: Tensor, noise: Noise) -> _Held:
+    def _buffers(self, x: Tensor, y: Tensor, noise: Noise, weight: Tensor | None) -> _Held:
         def like(t: Tensor | None) -> Tensor | None:
             return None if t is None else torch.empty(t.shape, dtype=t.dtype, device=self.device)
 
         held_noise = Noise(noise.kind, tuple(map(like, noise.eps)), tuple(map(like, noise.masks)))
-        return _Held(like(x), like(y), held_noise, self.step.flat.new_empty((), requires_grad=False))
+        beta = self.step.flat.new_empty((), requires_grad=False)
+        settings = self.step.protocol
+        varies = settings.rate_schedule != "constant"  # and is float32, what the fused Adam of a GPU reads
+        rate = torch.empty((), device=self.device) if varies else settings.learning_rate
+        return _Held(like(x), like(y), held_noise, beta, rate, like(weight))
 
     def _warm_up_or_record(self, held: _Held) -> None:
         current = torch.cuda.current_stream(self.device)
