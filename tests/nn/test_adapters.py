@@ -145,9 +145,18 @@ def test_sentences_name_what_is_better_and_what_is_worse():
         for region, value in (("id", inside), ("ood", outside)) for seed in range(4)
     ]  # fmt: skip
     said = report.verdicts(pd.DataFrame(rows), ["rmse"])
-    assert said == [f"**FDN, a**, beside the {PLAIN}: worse: RMSE (OOD); better: RMSE (ID)."]
+    assert said == [
+        f"**FDN, a**, beside the {PLAIN}: worse: RMSE (OOD); better: RMSE (ID).",
+        "Of these 2 intervals 2 leave 0 out; if nothing differed, about 0.1 would.",
+    ]
     mean, half = report.mean_and_half(np.array([1.0, 2.0, 3.0]))
     assert (mean, half) == (2, pytest.approx(4.302653 / np.sqrt(3), rel=1e-6))
+
+
+def test_a_beta_at_the_edge_of_those_tried_is_counted_once_a_seed():
+    rows = [("FDN, a", seed, region, beta) for seed, beta in enumerate(adapters.BETAS) for region in ("id", "ood")]
+    frame = pd.DataFrame([*rows, (PLAIN, 0, "id", 0.0)], columns=["method", "seed", "region", "chosen"])
+    assert report.edges(frame) == "The least or the largest beta tried was chosen for FDN, a: in 2 of 3 seeds."
 
 
 @pytest.mark.parametrize("name", ["airfoil", "digits"])

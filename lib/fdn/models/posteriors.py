@@ -181,8 +181,8 @@ def prior_scale_of(prior_scale: float | str, d_in: int) -> float:
 def initial_rho(init_sigma: float | str, d_in: int, floor: float) -> float:
     """The rho of weights whose standard deviation floor + softplus(rho) is ``init_sigma``.
 
-    ``"auto"`` is 0.1 / sqrt(d_in), twice the floor at least: a draw moves an output by a tenth of its own size,
-    however wide the layer.
+    ``"auto"`` is 0.1 / sqrt(d_in), twice the floor at least: where the weights are of size 1 / sqrt(d_in), a draw moves
+    the layer's output by a tenth of its size.
 
     Raises:
         UserError: for a number that is not above the floor.

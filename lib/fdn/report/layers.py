@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.special import stdtrit
 
 from fdn.report.figures import styled
-from fdn.runs.adapters import DROPOUT, ENSEMBLE, PLAIN
+from fdn.runs.adapters import BETAS, DROPOUT, ENSEMBLE, PLAIN
 from fdn.typesetting import Table
 
 HEADINGS = {
@@ -85,6 +85,14 @@ def cost_table(frame: pd.DataFrame, seconds: Mapping[str, float]) -> Table:
     return Table("layers_costs", frame["dataset"].iloc[0], caption, columns, tuple(rows), "lrlr")
 
 
+def edges(frame: pd.DataFrame) -> str:
+    """How often the validation rows chose the least or the largest beta of those tried: a wider choice might help."""
+    once = frame[frame["method"].str.startswith("FDN")].drop_duplicates(["method", "seed"])
+    at_edge = once["chosen"].isin([min(BETAS), max(BETAS)]).groupby(once["method"], sort=False)
+    said = "; ".join(f"{method}: in {edge.sum()} of {len(edge)} seeds" for method, edge in at_edge)
+    return f"The least or the largest beta tried was chosen for {said}."
+
+
 def differences(frame: pd.DataFrame, metric: str, other: str = PLAIN) -> pd.DataFrame:
     """Of each method and part: mean over seeds of metric - that of ``other``, and half the 95 % interval.
 
@@ -101,8 +109,11 @@ def differences(frame: pd.DataFrame, metric: str, other: str = PLAIN) -> pd.Data
 
 
 def verdicts(frame: pd.DataFrame, metrics: Sequence[str], other: str = PLAIN) -> list[str]:
-    """A sentence for each method with FDN layers: where the 95 % interval of its difference leaves 0 out."""
-    said = []
+    """A sentence for each method with FDN layers: where the 95 % interval of its difference leaves 0 out.
+
+    And a last one: in how many comparisons that is so, and in how many it would be by chance.
+    """
+    said, told_apart, n = [], 0, 0
     for method in frame["method"].unique():
         if not method.startswith("FDN"):
             continue
@@ -114,11 +125,12 @@ def verdicts(frame: pd.DataFrame, metrics: Sequence[str], other: str = PLAIN) ->
                 better = difference > 0 if metric in HIGHER else difference < 0
                 kind = "not told apart" if not abs(difference) > half else "better" if better else "worse"
                 found[kind].append(HEADINGS.get(part, f"{part} deg"))
+                told_apart, n = told_apart + (kind != "not told apart"), n + 1
             for kind, parts in found.items():
                 kinds[kind] += [f"{HEADINGS[metric]} ({', '.join(parts)})"] if parts else []
         listed = "; ".join(f"{kind}: {', '.join(w)}" for kind, w in kinds.items() if w)
         said.append(f"**{method}**, beside the {other}: {listed}.")
-    return said
+    return [*said, f"Of these {n} intervals {told_apart} leave 0 out; if nothing differed, about {0.05 * n:.1f} would."]
 
 
 def _colours(methods: Sequence[str]) -> dict[str, str]:
