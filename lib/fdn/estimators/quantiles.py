@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 NEWTON, BISECTIONS = 20, 100  # steps at most; the second follow where the first have not settled
-TOLERANCE = 1e-14  # of the last step, relative to the size of the components
+TOLERANCE = 1e-13  # of the last step, relative to the quantile and to the components' standard deviations
 
 
 def mixture_quantiles(mean: np.ndarray, std: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -30,22 +30,25 @@ def mixture_quantiles(mean: np.ndarray, std: np.ndarray, q: np.ndarray) -> np.nd
     """
     found = np.empty((len(mean), len(q)))
     for column, level in zip(found.T, q):
-        ends = mean + std * ndtri(level)  # (N, K)
-        low, high = ends.min(1), ends.max(1)
-        close = TOLERANCE * (np.abs(ends).max(1) + std.max(1))
-        column[:] = np.clip(ends.mean(1), low, high)
-        rows = np.flatnonzero(high > low)
-        for step in range(NEWTON + BISECTIONS):
-            if not rows.size:
-                break
-            x = column[rows]
-            t = (x[:, None] - mean[rows]) / std[rows]
-            excess = ndtr(t).mean(1) - level
-            density = (np.exp(-0.5 * t**2) / std[rows]).mean(1) / math.sqrt(2 * math.pi)
-            low[rows], high[rows] = np.where(excess < 0, x, low[rows]), np.where(excess < 0, high[rows], x)
-            middle = (low[rows] + high[rows]) / 2
-            newton = x - np.divide(excess, density, out=np.full_like(x, np.inf), where=density > 0)
-            inside = (low[rows] <= newton) & (newton <= high[rows]) & (step < NEWTON)
-            column[rows] = np.where(inside, newton, middle)
-            rows = rows[np.abs(column[rows] - x) > close[rows]]
+        sign = 1 if level <= 0.5 else -1  # from the side where the function's small values are exact
+        column[:] = sign * _lower_quantile(sign * mean, std, min(level, 1 - level))
     return found
+
+
+def _lower_quantile(mean: np.ndarray, std: np.ndarray, level: float) -> np.ndarray:
+    ends = mean + std * ndtri(level)  # (N, K)
+    low, high, x = ends.min(1), ends.max(1), ends.mean(1)  # (N,)
+    rows = np.arange(len(x))
+    for step in range(NEWTON + BISECTIONS):
+        before, m, s = x[rows], mean[rows], std[rows]
+        t = (before[:, None] - m) / s
+        excess = ndtr(t).mean(1) - level
+        density = (np.exp(-0.5 * t**2) / s).mean(1) / math.sqrt(2 * math.pi)
+        low[rows], high[rows] = np.where(excess < 0, before, low[rows]), np.where(excess < 0, high[rows], before)
+        newton = before - np.divide(excess, density, out=np.full_like(before, np.inf), where=density > 0)
+        inside = (low[rows] <= newton) & (newton <= high[rows]) & (step < NEWTON)
+        x[rows] = np.where(inside, newton, (low[rows] + high[rows]) / 2)
+        rows = rows[np.abs(x[rows] - before) > TOLERANCE * (np.abs(before) + s.mean(1))]
+        if not rows.size:
+            break
+    return x

@@ -84,7 +84,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
 
     Attributes:
         n_features_in_, feature_names_in_: of the training inputs.
-        target_names_: columns of y, a tuple.
+        target_names_: columns of y.
         best_epoch_: the kept epoch of each target, ``(T,)``.
         trained_: what was learned of each target.
         domain_: where the training rows lie.
@@ -153,7 +153,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
         self.single_target_, y = y.ndim == 1, y.astype(np.float64).reshape(len(X), -1)
         named = len(names) == y.shape[1] and None not in names
-        self.target_names_ = tuple(map(str, names)) if named else tuple(f"y{t}" for t in range(y.shape[1]))
+        self.target_names_ = [str(name) if named else f"y{t}" for t, name in enumerate(names if named else y.T)]
         self.seed_ = int(check_random_state(self.random_state).randint(MOST))
         weight = None
         if sample_weight is not None:
@@ -195,7 +195,10 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
 
     def predict_quantiles(self, X: Any, q: Sequence[float]) -> np.ndarray:
         """Quantiles of the predictive mixture, exact, for probabilities q ``(Q,)``: ``(n, Q)``, in units of y."""
-        levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+        try:
+            levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+        except (TypeError, ValueError):
+            levels = np.empty(0)
         if levels.ndim != 1 or not len(levels) or not all(level in Open for level in levels):
             raise UserError(f"q is {q!r}; expected numbers between 0 and 1, such as [0.05, 0.95]")
         return self._predicted(X, lambda m, v: mixture_quantiles(m, np.sqrt(v), levels), np.ones(len(levels)))
@@ -222,8 +225,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         """A table of mean, std, epistemic, aleatoric, q05, q50, q95 and in_domain, with the index of X if it has one.
 
         All but the last are in units of y: std^2 = epistemic^2 + aleatoric^2, what the draws of f differ by and the
-        noise of y. Of several targets the columns start with the target's name. ``in_domain``: whether a row is as near
-        to the training rows, in all inputs, as 99 % of them are to one another.
+        noise of y. Of several targets the columns start with the target's name. ``in_domain``: :meth:`in_domain`.
         """
         q = np.array([0.05, 0.5, 0.95])
         found = self._predicted(
@@ -239,12 +241,29 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         return frame.assign(in_domain=self.in_domain(X))
 
     def in_domain(self, X: Any) -> np.ndarray:
-        """Whether each row lies where the training rows lie, ``(n,)`` bool; see :meth:`predict_frame`."""
+        """Whether each row lies where the training rows lie, ``(n,)`` bool.
+
+        It does within the range of every input and near enough to the training rows in all inputs together, both as
+        99.5 % of rows like them are (:class:`fdn.estimators.domain.Domain`).
+        """
+        return self.why_outside(X) == ""
+
+    def why_outside(self, X: Any) -> np.ndarray:
+        """Why each row is out of domain, in words, ``(n,)``; empty for a row inside."""
         check_is_fitted(self)
+        names = getattr(X, "columns", [f"column {j + 1}" for j in range(self.n_features_in_)])
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        constant = np.isinf(self.x_scale_)
-        same = (X[:, constant] == self.x_mean_[constant]).all(1)
-        return same & self.domain_.holds(self._standardised(X))
+        z, constant = self._standardised(X), np.isinf(self.x_scale_)
+        beyond = self.domain_.beyond(z)  # (n, d)
+        beyond[:, constant] = np.where(X[:, constant] == self.x_mean_[constant], 0, np.inf)
+        scale = np.where(constant, 0, self.x_scale_)
+        low, high = self.x_mean_ + self.domain_.low * scale, self.x_mean_ + self.domain_.high * scale
+        reasons = np.where(self.domain_.far(z), "far from all training rows", "").astype(object)
+        for i in np.flatnonzero(beyond.any(1)):
+            j = beyond[i].argmax()
+            side, bound = ("above", high[j]) if X[i, j] > high[j] else ("below", low[j])
+            reasons[i] = f"{names[j]} is {X[i, j]:.6g}, {side} {bound:.6g}"
+        return reasons
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted model to a folder, made if need be: JSON and safetensors, and no training rows.
@@ -253,14 +272,14 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             UserError: where the folder holds other things, or cannot be written.
         """
         check_is_fitted(self)
-        parameters = {k: v for k, v in self.get_params().items() if k != "random_state"}
+        parameters = self.get_params()
+        if not isinstance(self.random_state, (int, np.integer)):  # a generator, say
+            parameters["random_state"] = None
         targets = [{"spec": asdict(t.spec), "protocol": asdict(t.protocol)} for t in self.trained_]
-        described = {
-            "parameters": parameters, "targets": targets, "seed": self.seed_, "single_target": self.single_target_,
-            "target_names": self.target_names_, "feature_names": list(getattr(self, "feature_names_in_", [])),
-        }  # fmt: skip
-        arrays = {name: getattr(self, name + "_") for name in _ARRAYS}
-        arrays |= {"centres": self.domain_.centres, "radius": np.array(self.domain_.radius)}
+        described = {"parameters": parameters, "targets": targets} | {name: getattr(self, name) for name in _DESCRIBED}
+        described["feature_names"] = getattr(self, "feature_names_in_", None)
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays |= {f"domain.{name}": array for name, array in self.domain_.arrays.items()}
         for t, trained in enumerate(self.trained_):
             arrays |= {f"parameters.{t}": trained.parameters, f"scores.{t}": trained.scores}
         saving.write(folder, described, arrays)
@@ -274,21 +293,19 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         """
         described, arrays = saving.read(folder)
         self = cls(**described["parameters"]).set_params(device=device)
-        self.hidden_layer_sizes = tuple(self.hidden_layer_sizes)
-        for name in _ARRAYS:
-            setattr(self, name + "_", arrays[name])
-        self.domain_ = Domain(arrays["centres"], float(arrays["radius"]))
-        self.seed_, self.single_target_ = described["seed"], described["single_target"]
-        self.target_names_, self.n_features_in_ = tuple(described["target_names"]), len(self.x_mean_)
+        if isinstance(self.hidden_layer_sizes, list):  # JSON has no tuples
+            self.hidden_layer_sizes = tuple(self.hidden_layer_sizes)
+        for names, values in ((_DESCRIBED, described), (_ARRAYS, arrays)):
+            for name in names:
+                setattr(self, name, values[name])
+        self.domain_ = Domain(**{k.removeprefix("domain."): v for k, v in arrays.items() if k.startswith("domain.")})
         if described["feature_names"]:
             self.feature_names_in_ = np.array(described["feature_names"], dtype=object)
-        self.trained_ = [
-            Trained(
-                ModelSpec(**t["spec"] | {"hidden": tuple(t["spec"]["hidden"])}), Protocol(**t["protocol"]),
-                arrays[f"parameters.{i}"], arrays[f"scores.{i}"],
-            )
-            for i, t in enumerate(described["targets"])
-        ]  # fmt: skip
+        self.trained_ = []
+        for i, t in enumerate(described["targets"]):
+            spec = ModelSpec(**t["spec"] | {"hidden": tuple(t["spec"]["hidden"])})
+            numbers = arrays[f"parameters.{i}"], arrays[f"scores.{i}"]
+            self.trained_.append(Trained(spec, Protocol(**t["protocol"]), *numbers))
         return self
 
     def _split(self, n: int, X_val: object, y_val: object) -> tuple[np.ndarray, np.ndarray | None]:
@@ -366,11 +383,11 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         parts = []
         for start in range(0, len(X), ROWS):
             z, columns = self._standardised(X[start : start + ROWS]), []
-            for it, mean, scale in zip(fits, self.y_mean_, self.y_scale_):
-                prediction = it.predict(self.seed_, z, count)
+            for done, mean, scale in zip(fits, self.y_mean_, self.y_scale_):
+                prediction = done.predict(self.seed_, z, count)
                 f, variance = (t.mT.numpy() for t in (prediction.draws, prediction.noise_variance))  # (b, K)
                 if draws is not None:
-                    k = _turns(f.shape[1], it.spec.members, draws)
+                    k = _turns(f.shape[1], done.spec.members, draws)
                     f, variance = f[:, k], variance[:, k]
                 columns.append(compute(f, variance) * scale + np.asarray(moved) * mean)
             parts.append(np.stack(columns, -1))  # (b, columns, T)
@@ -378,7 +395,9 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         return found[..., 0] if self.single_target_ else found
 
 
-_ARRAYS = "x_mean", "x_scale", "y_mean", "y_scale", "best_epoch"  # attributes, less the underscore
+# Attributes that are saved as they are
+_DESCRIBED = "n_features_in_", "seed_", "single_target_", "target_names_"
+_ARRAYS = "x_mean_", "x_scale_", "y_mean_", "y_scale_", "best_epoch_"
 
 
 def _dataset(
