@@ -170,6 +170,14 @@ def test_given_validation_rows_choose_the_epoch_and_all_others_train(table):
     np.testing.assert_allclose(last.y_mean_, y.mean())
 
 
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_a_few_rows_and_a_constant_target_are_enough(n):
+    x = np.arange(n, dtype=float)[:, None]
+    for y in (x[:, 0], np.full(n, 7.0)):
+        frame = FDNRegressor(**QUICK).fit(x, y).predict_frame(x)
+        assert np.isfinite(frame.drop(columns="in_domain")).all(axis=None) and frame["in_domain"].mean() >= 0.5
+
+
 def test_noise_is_learned_given_or_different_in_every_row():
     rng = np.random.default_rng(2)
     x = rng.uniform(-1, 1, (400, 1))
@@ -316,7 +324,7 @@ def test_folders_that_hold_no_model_are_refused(model, tmp_path):
         ({"max_epochs": 0}, "max_epochs is 0"),
         ({"batch_size": None}, "batch_size is None"),
         ({"early_stopping": "no"}, "early_stopping is 'no'"),
-        ({"validation_fraction": 1.0}, "validation_fraction is 1.0; expected a number between 0 and 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction is 1.0; expected a number above 0 and below 1"),
         ({"draws": 0}, "draws is 0"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"model": "LPFDNet"}, "unknown model 'LPFDNet'; did you mean 'LP-FDNet'"),
@@ -330,10 +338,10 @@ def test_settings_outside_their_range_are_answered_in_a_sentence(settings, said,
 
 def test_requests_that_cannot_be_carried_out_are_answered_in_a_sentence(model, table):
     x, y = table
-    for q in ([0, 0.5], 1.5, [], [[0.5]], ["a"]):
-        with pytest.raises(UserError, match="expected numbers between 0 and 1"):
+    for q in ([0, 0.5], 1.5, ["a"], None):
+        with pytest.raises(UserError, match="expected a number above 0 and below 1"):
             model.predict_quantiles(x, q)
-    with pytest.raises(UserError, match="coverage is 90; expected a number between 0 and 1"):
+    with pytest.raises(UserError, match="coverage is 90; expected a number above 0 and below 1"):
         model.predict_interval(x, 90)
     with pytest.raises(UserError, match="n is 0"):
         model.sample(x, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from typing import NamedTuple, Self
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -13,8 +13,7 @@ MOST_ROWS, MOST_CENTRES = 6000, 300  # read, and kept
 ROWS_A_CENTRE, FEWEST = 10, 3  # on average; a centre of fewer rows would be one of them
 
 
-@dataclass(frozen=True, eq=False)
-class Domain:
+class Domain(NamedTuple):
     """Centres and ranges of the training rows, and how far beyond them a row may lie.
 
     Half of the rows, some thousand at most, are gathered around centres (k-means). The other half, which is as new to
@@ -38,7 +37,7 @@ class Domain:
     high: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray, seed: int) -> Domain:
+    def of(cls, x: np.ndarray, seed: int) -> Self:
         """The domain of standardised training rows ``(N, d)``, N of at least 2."""
         rows = x[np.random.default_rng(seed).permutation(len(x))[:MOST_ROWS]]
         first, second = np.array_split(rows, 2)
@@ -57,11 +56,6 @@ class Domain:
     def beyond(self, x: np.ndarray) -> np.ndarray:
         """How far each input is beyond its bounds, ``(N, d)``, 0 within them."""
         return _excess(x, self.low, self.high)
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Its attributes by name."""
-        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
 
 
 def _distance(x: np.ndarray, centres: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ ROWS = 4096  # predicted at a time
 MOST_VALIDATION_ROWS = 5000
 ROWS_SEEN, FEWEST_EPOCHS, MOST_EPOCHS = 2_000_000, 20, 300  # of "auto": the first over the number of rows, in bounds
 UPDATES, SMALLEST_BATCH, LARGEST_BATCH = 50, 64, 1024  # of "auto": rows over the first, in bounds
-Open = Range(0, 1, open_low=True, open_high=True)
+Part = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 
 # Until lib/fdn/protocol.py has a recommended protocol
 RECOMMENDED = get_protocol(
@@ -161,26 +161,26 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
             if len(X) < 2:
                 raise UserError(f"{len(X)} rows have a weight above 0; expected two or more")
-        train, held = self._split(len(X), X_val, y_val)
-        X_train, y_train, weight = X[train], y[train], None if weight is None else weight[train]
-        if held is None:
-            X_held = validate_data(self, X_val, reset=False, dtype=np.float64)
+            weight = None if np.ptp(weight) == 0 else weight
+        train, held = self._split(len(X))
+        X_held, y_held = X[held], y[held]
+        if X_val is not None and y_val is not None:
+            train, X_held = np.arange(len(X)), validate_data(self, X_val, reset=False, dtype=np.float64)
             y_held = np.asarray(y_val, dtype=np.float64).reshape(len(X_held), -1)
-        else:
-            X_held, y_held = X[held], y[held]
-        if y_held.shape != (len(X_held), y.shape[1]):
-            raise UserError(f"y_val has {y_held.shape[1]} columns; y has {y.shape[1]}")
-        self.x_mean_, self.x_scale_ = _moments(X_train, weight, "column", constant=np.inf)
-        self.y_mean_, self.y_scale_ = _moments(y_train, weight, "target", constant=1.0)
-        if weight is not None:
-            weight = None if np.ptp(weight) == 0 else weight / weight.mean()
-        X_train, X_held = self._standardised(X_train), self._standardised(X_held)
-        y_train, y_held = ((part - self.y_mean_) / self.y_scale_ for part in (y_train, y_held))
-        self.domain_ = Domain.of(X_train, self.seed_)
+            if y_held.shape[1] != y.shape[1]:
+                raise UserError(f"y_val has {y_held.shape[1]} columns; y has {y.shape[1]}")
+        elif X_val is not None or y_val is not None:
+            raise UserError("X_val and y_val go together; only one was given")
+        y, weight = y[train], None if weight is None else weight[train]
+        self.x_mean_, self.x_scale_ = _moments(X[train], weight, "column", constant=np.inf)
+        self.y_mean_, self.y_scale_ = _moments(y, weight, "target", constant=1.0)
+        X, X_held = self._standardised(X), self._standardised(X_held)
+        y, y_held = ((part - self.y_mean_) / self.y_scale_ for part in (y, y_held))
+        self.domain_ = Domain.of(X, self.seed_)
         self.trained_, self.best_epoch_ = [], np.zeros(y.shape[1], int)
-        for t in range(y.shape[1]):
-            data = _dataset(f"target {t}", X_train, y_train[:, t], X_held, y_held[:, t], weight)
-            spec, protocol = self._settings(len(X_train), self.y_scale_[t])
+        for t, y_scale in enumerate(self.y_scale_):
+            data = _dataset(f"target {t}", X[train], y[:, t], X_held, y_held[:, t], weight)
+            spec, protocol = self._settings(len(train), y_scale)
             if spec.name in FDN_MODELS and self.beta == "auto":
                 protocol = recommended_for(spec, data, protocol)
             done = fit(spec, data, protocol, [self.seed_], progress=self.verbose > 0, device=self.device)
@@ -195,18 +195,12 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
 
     def predict_quantiles(self, X: Any, q: Sequence[float]) -> np.ndarray:
         """Quantiles of the predictive mixture, exact, for probabilities q ``(Q,)``: ``(n, Q)``, in units of y."""
-        try:
-            levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
-        except (TypeError, ValueError):
-            levels = np.empty(0)
-        if levels.ndim != 1 or not len(levels) or not all(level in Open for level in levels):
-            raise UserError(f"q is {q!r}; expected numbers between 0 and 1, such as [0.05, 0.95]")
+        levels = np.array([checked("q", level, Part) for level in np.ravel(q)])
         return self._predicted(X, lambda m, v: mixture_quantiles(m, np.sqrt(v), levels), np.ones(len(levels)))
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """The interval that the predictive mixture leaves on either side with the same probability, ``(n, 2)``."""
-        if coverage not in Open:
-            raise UserError(f"coverage is {coverage!r}; expected a number between 0 and 1")
+        coverage = checked("coverage", coverage, Part)
         return self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
 
     def sample(self, X: Any, n: int, noise: bool = True) -> np.ndarray:
@@ -251,7 +245,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
     def why_outside(self, X: Any) -> np.ndarray:
         """Why each row is out of domain, in words, ``(n,)``; empty for a row inside."""
         check_is_fitted(self)
-        names = getattr(X, "columns", [f"column {j + 1}" for j in range(self.n_features_in_)])
+        names = getattr(self, "feature_names_in_", [f"column {j + 1}" for j in range(self.n_features_in_)])
         X = validate_data(self, X, reset=False, dtype=np.float64)
         z, constant = self._standardised(X), np.isinf(self.x_scale_)
         beyond = self.domain_.beyond(z)  # (n, d)
@@ -279,7 +273,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         described = {"parameters": parameters, "targets": targets} | {name: getattr(self, name) for name in _DESCRIBED}
         described["feature_names"] = getattr(self, "feature_names_in_", None)
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        arrays |= {f"domain.{name}": array for name, array in self.domain_.arrays.items()}
+        arrays |= {f"domain.{name}": array for name, array in self.domain_._asdict().items()}
         for t, trained in enumerate(self.trained_):
             arrays |= {f"parameters.{t}": trained.parameters, f"scores.{t}": trained.scores}
         saving.write(folder, described, arrays)
@@ -308,18 +302,12 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             self.trained_.append(Trained(spec, Protocol(**t["protocol"]), *numbers))
         return self
 
-    def _split(self, n: int, X_val: object, y_val: object) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows to train on and rows held out; None for the latter where others are given."""
-        fraction = checked("validation_fraction", self.validation_fraction, float)
-        if fraction not in Open:
-            raise UserError(f"validation_fraction is {fraction}; expected a number between 0 and 1")
-        if (X_val is None) != (y_val is None):
-            raise UserError("X_val and y_val go together; only one was given")
+    def _split(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows to train on, and rows that choose the epoch."""
+        fraction = checked("validation_fraction", self.validation_fraction, Part)
         rows = np.random.default_rng(self.seed_).permutation(n)
-        if X_val is not None:
-            return rows, None
-        n_held = min(MOST_VALIDATION_ROWS, max(1, int(fraction * n)), n - 1)
-        return (rows[n_held:] if self.early_stopping else rows), rows[:n_held]
+        held, others = np.split(rows, [min(MOST_VALIDATION_ROWS, max(1, int(fraction * n)))])
+        return others if self.early_stopping else rows, held
 
     def _settings(self, n: int, y_scale: float) -> tuple[ModelSpec, Protocol]:
         """The model and the protocol of a target, of which n rows and its standard deviation are known."""
@@ -409,7 +397,7 @@ def _dataset(
         name=name, x_train=x, y_train=y, x_val=x_val, y_val=y_val, x_test=np.empty((0, d)), y_test=np.empty(0),
         id_val=np.ones(len(y_val), bool), id_test=np.ones(0, bool), feature_names=tuple(f"x{j}" for j in range(d)),
         target_name="y", split_feature=0, x_mean=np.zeros(d), x_std=np.ones(d), y_mean=0.0, y_std=1.0,
-        weight_train=weight,
+        weight_train=None if weight is None else weight / weight.mean(),
     )  # fmt: skip
 
 
