@@ -363,11 +363,11 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         count = checked("draws", draws or self.draws, Count)
         fits = []
         for t, it in enumerate(self.trained_):
-            whole = replace(it.protocol, noise="shared", dtype="float64")
+            whole = replace(it.protocol, dtype="float64")
             data = _dataset(f"target {t}", *(np.empty(s) for s in ((0, X.shape[1]), 0) * 2))
             parameters = it.parameters.astype(np.float64)
             fits.append(restore(it.spec, data, whole, (self.seed_,), parameters, it.scores, self.device))
-            fits[-1].stack.network.one_mask = True
+            fits[-1].stack.network.functions = True
         parts = []
         for start in range(0, len(X), ROWS):
             z, columns = self._standardised(X[start : start + ROWS]), []
