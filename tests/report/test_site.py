@@ -145,7 +145,7 @@ def test_the_front_page_says_what_is_known_of_the_numbers_outside_and_how_fast_t
     known = f"{kinds[0].sum()} are open, {kinds[1].sum()} are put down to chance, which would leave 5 outside"
     assert known in page
     ratios = pd.read_csv(paths.ROOT / "data" / "benchmark" / "op.csv")["ratio"]
-    assert f"{ratios.min():.1f} to {ratios.max():.1f} times as fast as its definition" in page
+    assert f"{ratios.min():.1f} to {ratios.max():.1f} times as fast as its definition does" in page
 
 
 def test_claims_page_has_every_statement_once_with_its_verdict_first_and_a_link_of_its_own(source):
