@@ -98,11 +98,15 @@ def gaussian(mean: np.ndarray, std: np.ndarray) -> Prediction:
     )  # fmt: skip
 
 
-def mixture(f: np.ndarray, variance: float) -> Prediction:
-    """Of the mixture of N(f_k, variance), f (K, N): quantiles of 2,000 equally likely points that it is cut into."""
+def mixture(f: np.ndarray, variance: float | np.ndarray) -> Prediction:
+    """Of the mixture of N(f_k, variance), f (K, N), variance a number or (K, N).
+
+    Quantiles are those of 2,000 equally likely points that it is cut into.
+    """
     each = 2000 // len(f)
-    noise = variance**0.5 * ndtri((np.arange(each) + 0.5) / each)
-    points = (f[:, None] + noise[:, None]).reshape(-1, f.shape[1])
+    noise = ndtri((np.arange(each) + 0.5) / each)[:, None]  # (each, 1)
+    std = np.broadcast_to(np.sqrt(variance), f.shape)
+    points = (f[:, None] + std[:, None] * noise).reshape(-1, f.shape[1])
     return Prediction(np.quantile(points, LEVELS, axis=0), f.mean(0), lambda y: -metrics.nll(f, y, variance))
 
 
