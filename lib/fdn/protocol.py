@@ -77,6 +77,7 @@ class Protocol:
     dtype: Literal["float32", "float64"] = "float64"  # on the CPU the faster: the loops are compiled for it alone
     # validation and test
     keep: Literal["best", "last"] = "best"  # the epoch of the smallest validation score, or the last one
+    look: Count = 1  # epochs between looks at the validation points; the last one is always looked at
     patience: Count | None = None  # epochs without a better score after which a seed's training ends
     score: Literal["function", "observation"] = "function"  # CRPS of f(x), or with the likelihood's noise
     fit_noise: bool = False  # multiply the likelihood's variance, once trained, by what suits the validation points
@@ -134,6 +135,7 @@ RECOMMENDED = Protocol(
     rate_schedule="one_cycle",
     clip_norm=None,
     dtype="float32",
+    look=5,
     score="observation",
     fit_noise=True,
 )

@@ -17,7 +17,7 @@ from fdn.training.loop import fit
 from fdn.training.objectives import beta_elbo, rate_at
 from fdn.training.prediction import FACTORS, Prediction
 
-SHORT = {"epochs": 4, "networks": 2, "width": 6, "hyper": 2, "eval_draws": 8, "beta_max": 1e-3}
+SHORT = {"epochs": 4, "networks": 2, "width": 6, "hyper": 2, "eval_draws": 8, "beta_max": 1e-3, "look": 1}
 
 
 def _data(n: int = 120, seed: int = 0, columns: int = 3) -> fdn.Dataset:
@@ -110,6 +110,13 @@ def test_patience_ends_a_seed_and_changes_no_other():
         np.testing.assert_array_equal(seen, full.scores[r][: len(seen)])
         best = int(short.best_epoch[r])
         assert best == np.argmin(seen) + 1 and (len(seen) == best + 3 or len(seen) == 40)
+
+
+def test_looks_are_at_some_epochs_and_the_last():
+    data = _data()
+    every, some = _fit(data, epochs=7, look=1), _fit(data, epochs=7, look=3)
+    assert np.flatnonzero(np.isfinite(some.scores[0])).tolist() == [2, 5, 6]
+    assert some.best_epoch[0] in (3, 6, 7) and np.isfinite(every.scores).all()
 
 
 def test_updates_bound_the_epochs():

@@ -45,7 +45,7 @@ def _path() -> dict[str, Protocol]:
         ("+ chosen beta, no warm-up", {"beta_max": "auto", "beta_schedule": "constant"}),
         ("+ width 50, hypernetworks of 8, cycle of the rate, no clipping", {
             "width": 50, "hyper": 8, "rate_schedule": "one_cycle", "learning_rate": 3e-3, "epochs": 300,
-            "most_updates": 3000, "clip_norm": None, "dtype": "float32"}),
+            "most_updates": 3000, "clip_norm": None, "dtype": "float32", "look": 5}),
         ("+ bounded hypernetworks", {"hyper_activation": "tanh"}),
         ("+ five networks", {"networks": 5}),
         ("+ fitted noise = recommended", {"fit_noise": True}),

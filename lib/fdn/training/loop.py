@@ -202,8 +202,8 @@ def fit(
 
     The loss is the likelihood's data term, by default the squared error, + beta KL (or the IWAE bound); Adam; gradient
     norm clipped per network. A beta that the protocol leaves open is chosen first (:mod:`fdn.training.recipe`). After
-    each epoch K draws are taken at the validation points and the smallest mean CRPS (deterministic models: MSE) wins,
-    or the last epoch does where ``protocol.keep`` says so.
+    each epoch, or some (``protocol.look``), K draws are taken at the validation points and the smallest mean CRPS
+    (deterministic models: MSE) wins, or the last epoch does where ``protocol.keep`` says so.
 
     Args:
         spec: model and widths, e.g. from :func:`fdn.models.model_spec`.
@@ -270,7 +270,7 @@ def fit(
                 beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max if own_beta is None else 1.0)
                 beta = beta if own_beta is None else beta * own_beta  # (R,) or (R, 1)
                 take_step(x, y, noise, beta, rate_at(update, epochs * batches, p.rate_schedule, p.learning_rate), w)
-        for group, row, streams in validated:
+        for group, row, streams in validated if epoch % p.look == 0 or epoch == epochs else ():
             with timed("validation"):
                 prediction = _predict(stack, spec, p, likelihood, row, x_val, streams, p.eval_draws)
                 draws = prediction.draws if p.score == "function" else prediction.observed(streams)  # (..., K, N_val)
