@@ -106,7 +106,7 @@ def beta_figure(frame: pd.DataFrame, chosen: dict[str, float]) -> Figure:
 
 
 def verdicts(found: pd.DataFrame) -> list[str]:
-    """A sentence for each method of :func:`ratios`: where its interval leaves 1 out; and what chance would make of it."""
+    """A sentence for each method of :func:`ratios`: where its interval leaves 1 out; and how often chance would."""
     said, told_apart = [], 0
     for method, of in found.groupby(level="method", sort=False):
         kinds: dict[str, list[str]] = {"worse": [], "better": []}
