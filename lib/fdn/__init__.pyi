@@ -2,6 +2,7 @@ from .data import load as load
 from .data.dataset import Dataset as Dataset
 from .data.tabular import from_frame as from_frame
 from .errors import UserError as UserError
+from .estimators import FDNRegressor as FDNRegressor
 from .models import MODELS as MODELS
 from .models import ModelSpec as ModelSpec
 from .models import model_spec as model_spec

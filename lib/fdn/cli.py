@@ -29,7 +29,7 @@ from fdn.settings import Count, choose, described, parsed
 from fdn.terminal import open_streams
 
 EXTRAS = {  # of pyproject.toml: the modules that each brings
-    "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests", "sklearn"),
+    "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests"),
     "notebooks": ("jupytext", "nbclient", "nbformat", "papermill"),
     "rivals": ("laplace", "mapie", "ngboost"),
     "workflow": ("snakemake",),

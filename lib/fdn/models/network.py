@@ -41,7 +41,12 @@ class Network(nn.Module):
         temperature: factor of the weights' standard deviation in prediction (paper, section 6).
         noise_rho: where the rho of the observations' noise starts, one more output, learned, the same for every input;
             None for none.
+
+    Attributes:
+        one_mask: whether a draw's dropout masks are the same for all examples in prediction: it is then one function.
     """
+
+    one_mask = False
 
     def __init__(
         self, layers: list[nn.Module], dropout: float = 0.0, predict_with_dropout: bool = False,
@@ -62,12 +67,12 @@ class Network(nn.Module):
     @property
     def stochastic(self) -> bool:
         """Whether two predictions differ."""
-        return any(layer.sampled for layer in self.layers) or self.draws_masks_late
+        return any(layer.sampled for layer in self.layers) or self.dropout > 0 and self.predict_with_dropout
 
     @property
     def draws_masks_late(self) -> bool:
-        """Whether predictions draw dropout masks, which is done for one replicate at a time."""
-        return self.dropout > 0 and self.predict_with_dropout
+        """Whether predictions draw dropout masks for each example, which is done for one replicate at a time."""
+        return self.dropout > 0 and self.predict_with_dropout and not self.one_mask
 
     @property
     def per_example_noise(self) -> bool:
@@ -96,7 +101,11 @@ class Network(nn.Module):
                 drawn = None if shape is None else streams.normal(*shape)
                 eps.append(drawn if drawn is None or training or self.temperature == 1 else self.temperature * drawn)
         masked = self.dropout > 0 and (training or self.predict_with_dropout)
-        masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
+        if masked and self.one_mask and not training:
+            drawn = same_pass.masks if same_pass else [streams.keep(self.dropout, draws, d, 1).mT for d in hidden]
+            masks = tuple(mask[..., :1, :].expand(*mask.shape[:-2], batch, -1) for mask in drawn)
+        else:
+            masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
         return Noise(kind, tuple(eps), masks)
 
     def forward(self, x: Tensor, noise: Noise | None = None, kl: str = "none") -> tuple[Tensor, Tensor | None]:
@@ -108,8 +117,8 @@ class Network(nn.Module):
             kl: ``"analytic"``, ``"sampled"`` or ``"none"``.
 
         Returns:
-            outputs ``(..., K, B, n_outputs)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in {1, B};
-            None where it was not asked for or no layer has one.
+            outputs ``(..., K, B, n_outputs)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in
+            {1, B}; None where it was not asked for or no layer has one.
 
         Raises:
             ValueError: for inputs of another width, or noise for another number of layers.

@@ -39,6 +39,7 @@ class Stack:
             delattr(module, attribute)
             self._slots.append((module, attribute, parameter.shape))
             self._sizes.append(parameter.numel())
+        self.bind(self.flat)  # for what is asked of the network before its first call
 
     def bind(self, flat: Tensor) -> Network:
         """The network with parameters ``(..., n)``, until it is bound to others."""

@@ -131,6 +131,10 @@ print(trained.seeds)""",
     Entry("fdn", "Prediction", """prediction = trained.predict(seed=0, x=data.x_test)
 assert prediction.mean.shape == prediction.epistemic.shape == (len(data.x_test),)""",
           r"\mathrm{Var}[y \mid x] = \mathbb{E}_\theta\, \sigma_\theta(x)^2 + \mathrm{Var}_\theta\, f_\theta(x)"),
+    Entry("fdn", "FDNRegressor", """x = np.linspace(-1, 1, 60)[:, None]
+model = fdn.FDNRegressor(max_epochs=2, random_state=0).fit(x, x[:, 0] ** 2)
+assert model.predict_interval(x, coverage=0.9).shape == (60, 2)""",
+          r"p(y \mid x) = \frac{1}{K} \sum_k \mathcal{N}\big( f_{\theta_k}(x), \sigma_{\theta_k}(x)^2 \big)"),
     Entry("fdn", "UserError", """try:
     fdn.load("stepp")
 except fdn.UserError as error:
