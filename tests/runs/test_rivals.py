@@ -51,6 +51,19 @@ def test_a_mixture_has_its_quantiles_and_density():
     assert p.log_density(y) == pytest.approx(np.log(density / np.sqrt(2 * np.pi)))
 
 
+@pytest.mark.parametrize("draws", [1, 5, 100, 500])
+def test_a_mixture_of_equals_is_the_gaussian(draws):
+    """Also where each of many draws has few points."""
+    mean, std = np.array([0.0, 1.0, -2.0]), np.array([1.0, 0.1, 2.0])
+    for variance in (np.tile(std**2, (draws, 1)), 0.25):
+        exact = rivals.gaussian(mean, np.sqrt(np.broadcast_to(variance, (draws, 3))[0]))
+        found = rivals.mixture(np.tile(mean, (draws, 1)), variance)
+        np.testing.assert_allclose(found.quantiles, exact.quantiles, atol=0.05)
+        y = np.array([0.3, 0.9, 0.0])
+        np.testing.assert_allclose(rivals.crps(found.quantiles, y), rivals.crps(exact.quantiles, y), rtol=2e-3)
+        np.testing.assert_allclose(found.log_density(y), exact.log_density(y))
+
+
 def test_regions_are_measured_apart(small):
     shift = np.where(small.id_test, 1.0, 3.0)
     mean = small.y_test + shift

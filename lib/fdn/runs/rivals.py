@@ -99,14 +99,16 @@ def gaussian(mean: np.ndarray, std: np.ndarray) -> Prediction:
 
 
 def mixture(f: np.ndarray, variance: float | np.ndarray) -> Prediction:
-    """Of the mixture of N(f_k, variance), f (K, N), variance a number or (K, N).
+    """Of the mixture of N(f_k, variance_k), f and the variance (K, N), or one variance for all.
 
-    Quantiles are those of 2,000 equally likely points that it is cut into.
+    Its quantiles are those of 2,000 equally likely points, evenly spread in each normal distribution and, by multiples
+    of the golden ratio, in all of them together.
     """
-    each = 2000 // len(f)
-    noise = ndtri((np.arange(each) + 0.5) / each)[:, None]  # (each, 1)
-    std = np.broadcast_to(np.sqrt(variance), f.shape)
-    points = (f[:, None] + std[:, None] * noise).reshape(-1, f.shape[1])
+    each = -(-2000 // len(f))
+    within = (np.arange(len(f)) * (5**0.5 - 1) / 2 + 0.5) % 1  # (K,)
+    z = ndtri((np.arange(each) + np.clip(within, 1e-3, 1 - 1e-3)[:, None]) / each)  # (K, each)
+    std = np.sqrt(np.broadcast_to(variance, f.shape))
+    points = (f[:, None] + std[:, None] * z[..., None]).reshape(-1, f.shape[1])
     return Prediction(np.quantile(points, LEVELS, axis=0), f.mean(0), lambda y: -metrics.nll(f, y, variance))
 
 
