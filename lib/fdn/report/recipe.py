@@ -93,10 +93,10 @@ def beta_figure(frame: pd.DataFrame, chosen: dict[str, float]) -> Figure:
     """CRPS inside and outside against beta, a panel a data set; the line is the beta that the rehearsal chose."""
     sets = list(frame["dataset"].unique())
     fig = Figure(layout="constrained", figsize=(2.6 * len(sets), 2.8))
-    found = means(frame.assign(method=frame["chosen"].str.removeprefix("beta ").astype(float)), "crps")
+    found = means(frame.assign(method=frame["chosen"].str.removeprefix("beta ").astype(float)), "crps").sort_index()
     for ax, name in zip(fig.subplots(1, len(sets), squeeze=False)[0], sets):
         for region, colour in COLOURS.items():
-            of = found.loc[(name, region)].sort_index()
+            of = found.loc[(name, region)]
             ax.fill_between(of.index, of["low"], of["high"], color=colour, alpha=0.2, linewidth=0)
             ax.plot(of.index, of["mean"], "o-", color=colour, label=REGIONS[region])
         ax.axvline(chosen[name], color="black", linewidth=0.8, linestyle="--", label="chosen")

@@ -321,16 +321,18 @@ def restore(
     parameters: np.ndarray,
     scores: np.ndarray,
     device: str | torch.device = CPU,
+    noise_factor: np.ndarray | None = None,
 ) -> Fit:
     """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``.
 
-    It predicts what it did.
+    It predicts what it did. Without the noise factors, ``(R,)``, they are fitted again, to the validation points.
     """
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
-    _, _, x_val, y_val = _training_data(dataset, stack.flat.dtype, stack.flat.device)
-    factors = _noise_factors(stack, spec, protocol, likelihood, dataset.name, seeds, stack.flat, x_val, y_val)
+    if noise_factor is None:
+        _, _, x_val, y_val = _training_data(dataset, stack.flat.dtype, stack.flat.device)
+        noise_factor = _noise_factors(stack, spec, protocol, likelihood, dataset.name, seeds, stack.flat, x_val, y_val)
     finite, epochs = np.isfinite(scores), np.arange(scores.shape[1]) + 1
     if protocol.keep == "last":
         best_epoch = np.where(finite, epochs, 0).max(axis=1)
@@ -347,6 +349,6 @@ def restore(
         stack.flat,
         best_epoch,
         scores,
-        factors,
+        noise_factor,
         {},
     )
