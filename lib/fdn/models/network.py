@@ -123,8 +123,8 @@ class Network(nn.Module):
             kl: ``"analytic"``, ``"sampled"`` or ``"none"``.
 
         Returns:
-            outputs ``(..., K, B, n_outputs)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in {1, B};
-            None where it was not asked for or no layer has one.
+            outputs ``(..., K, B, n_outputs)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in
+            {1, B}; None where it was not asked for or no layer has one.
 
         Raises:
             ValueError: for inputs of another width, or noise for another number of layers.
