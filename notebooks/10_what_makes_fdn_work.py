@@ -106,7 +106,8 @@ for name, protocol in (("published", PUBLISHED), ("recommended", RECOMMENDED)):
 # ## 10.2 The path
 #
 # Each row adds one change to the row above it. CRPS is of the predicted target, the likelihood's noise included, in
-# units of the standardised target; it is 0.56 to 0.6 for the right constant Gaussian.
+# units of the standardised target: whoever ignores the inputs and says $N(0,1)$ has $1/\sqrt\pi\approx0.56$ where
+# the target is Gaussian.
 
 # %%
 show(report.path_table(path))
