@@ -174,7 +174,7 @@ def conformal(d: Dataset, seed: int) -> Fits:
 
 
 def quantile_boosting(d: Dataset, seed: int) -> Fits:
-    """A model for each twentieth and for both ends of the levels, linear between; one of squared errors for the mean."""
+    """A model for each twentieth and for both ends, linear between; for the mean one of squared errors."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     def fitted(x: np.ndarray, y: np.ndarray, n: int, level: float | None = None) -> Any:
