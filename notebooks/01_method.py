@@ -905,7 +905,7 @@ assert apart < 0.1 and widening > 1.5
 # - An FDN layer is a hypernetwork that turns a signal, $x$ (IC) or the previous activation (LP), into a Gaussian over
 #   the layer's weights; a network is two of them with a ReLU between.
 # - It is trained by MSE + $\beta_t$ KL with one draw per update, $\beta_t$ rising over 200 epochs; the epoch with the
-#   smallest validation CRPS is kept, and lies inside that rise.
+#   smallest validation CRPS is kept, and usually lies inside that rise.
 # - Its KL is per example: more data make $q(\theta\mid x)$ a better guess, not a narrower one. Its bands are wide
 #   where there are data, too.
 # - MLP, ensemble, BayesNet, GaussHyperNet and HyperNet are choices or limits of the same $q$.

@@ -285,8 +285,8 @@ show(*(chapter.conclusion(book, name) for name in names), *chapter.verdicts(book
 #
 # <details><summary>Answer</summary>
 #
-# Outside the band distance ranks MSE nearly as well as Var does, and the squared error of the mean better: on one input,
-# distance is all there is to know about extrapolation, and everything grows with it. On these tasks a high rank
+# Outside the band distance ranks MSE nearly as well as Var does, and on step the squared error of the mean better: on
+# one input, distance is all there is to know about extrapolation, and everything grows with it. On these tasks a high rank
 # correlation cannot tell an uncertainty from a distance.
 # </details>
 

@@ -267,8 +267,9 @@ show(*(chapter.conclusion(book, name) for name in names), *chapter.verdicts(book
 
 # %% [markdown]
 # On real data the shift is milder, and so is the FDNs' answer to it: they are wide inside and outside alike, and their
-# intervals hold nearly every target because of the first. Simpler models have the more accurate mean inside. Variance
-# says much of the error of a draw, which it is part of, and little of the error of the mean.
+# intervals hold nearly every target because of the first. Dropout, ensemble and BayesNet have the more accurate mean
+# inside. On ccpp and energy, ΔVar of GaussHyperNet, whose weights do not see the input, is larger than that of either
+# FDN. Variance says much of the error of a draw, which it is part of, and little of the error of the mean.
 #
 # ## Exercises
 #
@@ -278,7 +279,7 @@ show(*(chapter.conclusion(book, name) for name in names), *chapter.verdicts(book
 #
 # <details><summary>Answer</summary>
 #
-# The first, by a quarter or more; the second hardly at all. ρ(Var, MSE) is high because MSE is mostly Var, and
+# The first, by about a quarter; the second hardly at all. ρ(Var, MSE) is high because MSE is mostly Var, and
 # ρ(Var, Bias²) is about zero inside: what the variance calls uncertain is no worse predicted.
 # </details>
 

@@ -274,9 +274,9 @@ def test_notebook_cells_that_only_import_are_folded_and_figures_are_described():
     picture = [nbformat.v4.new_output("display_data", {"image/png": "", "text/plain": ""})]
     notebook = nbformat.v4.new_notebook(cells=[
         code("import numpy as np\nfrom fdn import load"),
-        prose("## A head\n\nFirst words.\n\nThe *step* and its [draws](x.md). And more."),
+        prose("## A head\n\nFirst words.\n\nThe *step* and its [draws](x.md). And more.\n\n- an item"),
         code("plt.plot(np.arange(3))", outputs=picture),
-        code("display(figures.risk_coverage(points))", outputs=picture),
+        code("figures.save(figures.risk_coverage(points), out)", outputs=picture),
         code("print(1)"),
     ])  # fmt: skip
     notebooks.dress(notebook)

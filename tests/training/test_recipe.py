@@ -85,7 +85,11 @@ def test_fitted_noise_is_in_predictions_and_outlives_a_restart():
     data = _data()
     fitted, plain = _fit(data, (3,)), _fit(data, (3,), fit_noise=False)
     again = fdn.training.loop.restore(fitted.spec, data, fitted.protocol, (3,), fitted.flat.numpy(), fitted.scores)
-    for found in (fitted, again):
+    given = fdn.training.loop.restore(
+        fitted.spec, replace(data, x_val=data.x_val[:0], y_val=data.y_val[:0], id_val=data.id_val[:0]), fitted.protocol,
+        (3,), fitted.flat.numpy(), fitted.scores, noise_factor=fitted.noise_factor,
+    )  # fmt: skip
+    for found in (fitted, again, given):
         one, other = found.predict(3, data.x_test), plain.predict(3, data.x_test)
         assert torch.equal(one.draws, other.draws)
         torch.testing.assert_close(one.noise_variance, float(fitted.noise_factor[0]) * other.noise_variance)

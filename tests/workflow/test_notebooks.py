@@ -29,6 +29,7 @@ BOOK = (
     "06_kernel",
     "07_options",
     "08_adapters",
+    "10_what_makes_fdn_work",
 )
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
@@ -143,6 +144,7 @@ def test_runs_the_same_from_any_directory(path):
         ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples", "seed", "out"}),
         ("07_options", {"recompute", "toy", "real", "seeds", "epochs", "steps"}),
         ("08_adapters", {"dataset", "layers", "freeze", "seeds", "epochs", "recompute", "out"}),
+        ("10_what_makes_fdn_work", {"dataset", "seeds", "epochs", "recompute"}),
     ],
 )
 def test_parameters_have_types_and_help(name, expected):

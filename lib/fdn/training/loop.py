@@ -284,7 +284,9 @@ def fit(
                     running[r] &= p.patience is None or epoch - best_epoch[r] < p.patience
         if not running.any():
             break
-    factors = _noise_factors(stack, spec, p, likelihood, dataset.name, seeds, kept, x_val, y_val)
+    factors = np.ones(len(seeds))
+    if p.fit_noise:
+        factors = _noise_factors(stack, spec, p, likelihood, dataset.name, seeds, kept, x_val, y_val)
     return Fit(
         spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, factors,
         seconds,
@@ -302,9 +304,7 @@ def _noise_factors(
     stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, dataset: str, seeds: Sequence[int],
     rows: Tensor, x_val: Tensor, y_val: Tensor,
 ) -> np.ndarray:  # fmt: skip
-    """Of every seed, ``(R,)``; 1 where the protocol asks for none."""
-    if not protocol.fit_noise:
-        return np.ones(len(seeds))
+    """Of every seed, ``(R,)``."""
     found = []
     for seed, row in zip(seeds, rows):
         streams = _streams(dataset, spec, seed, "validate", protocol)
@@ -321,16 +321,20 @@ def restore(
     parameters: np.ndarray,
     scores: np.ndarray,
     device: str | torch.device = CPU,
+    noise_factor: np.ndarray | None = None,
 ) -> Fit:
     """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``.
 
-    It predicts what it did.
+    It predicts what it did. Without the noise factors, ``(R,)``, they are fitted again, to the validation points.
     """
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
-    _, _, x_val, y_val = _training_data(dataset, stack.flat.dtype, stack.flat.device)
-    factors = _noise_factors(stack, spec, protocol, likelihood, dataset.name, seeds, stack.flat, x_val, y_val)
+    if noise_factor is None and not protocol.fit_noise:
+        noise_factor = np.ones(len(seeds))
+    elif noise_factor is None:
+        _, _, x_val, y_val = _training_data(dataset, stack.flat.dtype, stack.flat.device)
+        noise_factor = _noise_factors(stack, spec, protocol, likelihood, dataset.name, seeds, stack.flat, x_val, y_val)
     finite, epochs = np.isfinite(scores), np.arange(scores.shape[1]) + 1
     if protocol.keep == "last":
         best_epoch = np.where(finite, epochs, 0).max(axis=1)
@@ -347,6 +351,6 @@ def restore(
         stack.flat,
         best_epoch,
         scores,
-        factors,
+        noise_factor,
         {},
     )

@@ -20,7 +20,7 @@ from fdn.models import ModelSpec
 from fdn.protocol import Protocol
 from fdn.training.loop import fit
 
-BETAS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+BETAS = (1e-3, 3e-3, 1e-2, 3e-2)
 NETWORKS = 3  # of a rehearsal
 OUTER, INNER_TEST = 0.2, 0.2  # shares of the rows
 MOST_ROWS = 1000
