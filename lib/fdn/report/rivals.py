@@ -19,6 +19,9 @@ SETS = (*data.DEVELOPMENT_SETS, *data.VERDICT_SETS)
 REGIONS = {"id": "in distribution", "ood": "out of distribution"}
 METRICS = ("crps", "coverage_90", "width_90", "nll", "rmse")
 LOWER = ("crps", "rmse", "nll")  # is better
+INTERVALS = "intervals that should hold 0.9 of the targets."
+CAPTIONS = {"coverage_90": f"Share of targets in {INTERVALS}", "width_90": f"Of {INTERVALS}",
+            "nll": "Of methods with a density; lower is better."}  # fmt: skip
 LEVEL = 0.9  # of intervals over seeds
 HEAD = """# FDN as recommended, beside what people use
 
@@ -40,8 +43,9 @@ def _sets(frame: pd.DataFrame) -> list[str]:
 
 
 def _methods(frame: pd.DataFrame) -> list[str]:
-    """FDN first, the others in the order of the table."""
-    return sorted(frame["method"].unique(), key=lambda method: method != FDN)
+    """FDN first, the others in the order of ``METHODS``."""
+    order = [FDN, *rivals.METHODS]
+    return sorted(frame["method"].unique(), key=lambda method: [not method.startswith(name) for name in order])
 
 
 def summary(frame: pd.DataFrame, metric: str, region: str) -> pd.DataFrame:
@@ -69,10 +73,10 @@ def table(frame: pd.DataFrame, metric: str, region: str) -> Table:
             cell = _number(mean) + (f" ± {_number(half)}" if half else "")
             cells[dataset] = f"**{cell}**" if metric in LOWER and mean == best[dataset] else cell
         rows.append((method, *cells.values()))
-    title = f"{HEADINGS[metric]} {REGIONS[region]}"
-    said = {"nll": "Of methods with a density.", "coverage_90": "Of intervals that should hold 0.9 of the targets."}
-    return Table(f"rivals_{metric}_{region}", title, said.get(metric, ""), ("method", *sets), tuple(rows),
-                 "l" + "r" * len(sets))  # fmt: skip
+    heading, columns = HEADINGS[metric], ("method", *sets)
+    title = f"{heading[0].upper()}{heading[1:]} {REGIONS[region]}"
+    caption = CAPTIONS.get(metric, "Lower is better.")
+    return Table(f"rivals_{metric}_{region}", title, caption, columns, tuple(rows), "l" + "r" * len(sets))
 
 
 def times(frame: pd.DataFrame) -> Table:
@@ -127,7 +131,7 @@ def aims(frame: pd.DataFrame) -> Table:
     found = {aim: [bool(holds(name)) for name in sets] for aim, holds in kept.items()}
     rows = [(aim, *("yes" if it else "no" for it in of), f"{sum(of)} of {len(of)}") for aim, of in found.items()]
     title, columns = "What was wanted of FDN", ("", *sets, "sets")
-    return Table("rivals_aims", title, "", columns, tuple(rows), "l" + "c" * len(sets) + "r")
+    return Table("rivals_aims", title, "Before the table was there.", columns, tuple(rows), "l" + "c" * len(sets) + "r")
 
 
 def page(frame: pd.DataFrame) -> str:
