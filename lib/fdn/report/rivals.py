@@ -49,13 +49,13 @@ def _methods(frame: pd.DataFrame) -> list[str]:
 
 
 def summary(frame: pd.DataFrame, metric: str, region: str) -> pd.DataFrame:
-    """Mean and half of its interval (0 for one seed) of a metric: a row for each method and data set."""
+    """Mean and half of its interval (NaN for one seed) of a metric: a row for each method and data set."""
     rows = [
         (method, dataset, *mean_and_half(of[metric].to_numpy(), LEVEL))
         for (method, dataset), of in frame[frame["region"] == region].groupby(["method", "dataset"], sort=False)
     ]
     found = pd.DataFrame(rows, columns=["method", "dataset", "mean", "half"]).set_index(["method", "dataset"])
-    return found.assign(half=found["half"].fillna(0.0)).dropna()
+    return found.dropna(subset="mean")
 
 
 def _number(value: float) -> str:
@@ -70,7 +70,7 @@ def table(frame: pd.DataFrame, metric: str, region: str) -> Table:
     for method in _methods(frame):
         cells = dict.fromkeys(sets, "—")
         for dataset, mean, half in found.query("method == @method").reset_index("dataset").itertuples(index=False):
-            cell = _number(mean) + (f" ± {_number(half)}" if half else "")
+            cell = _number(mean) + (f" ± {_number(half)}" if np.isfinite(half) else "")
             cells[dataset] = f"**{cell}**" if metric in LOWER and mean == best[dataset] else cell
         rows.append((method, *cells.values()))
     heading, columns = HEADINGS[metric], ("method", *sets)
@@ -97,7 +97,7 @@ def losses(frame: pd.DataFrame) -> list[str]:
     said = []
     for region, where in REGIONS.items():
         found = summary(frame, "crps", region)
-        mean, half = found["mean"].unstack(), found["half"].unstack()
+        mean, half = found["mean"].unstack(), found["half"].unstack().fillna(0)
         sets = [name for name in _sets(frame) if FDN in mean.index and np.isfinite(mean.loc[FDN].get(name, np.nan))]
         if not sets:
             best = mean.idxmin()
