@@ -52,6 +52,8 @@ def test_cells_hold_means_intervals_and_what_is_missing():
     frame = rows(0.16, 0.39)
     found = {row[0]: row[1:] for row in page.table(frame, "crps", "id").rows}
     assert list(found) == [page.FDN, "GP", "10 MLPs"]
+    later = frame.replace({"method": {page.FDN: "10 MLPs + noise", "GP": "Laplace"}})
+    assert [row[0] for row in page.table(later, "crps", "id").rows] == ["10 MLPs", "10 MLPs + noise", "Laplace"]
     half = 2.919986 * 0.01 / 3**0.5  # Student's t of two degrees of freedom at 0.95
     assert found[page.FDN][0] == f"0.160 ± {half:.3f}" and found["GP"][0] == "**0.100**"
     assert {row[0]: row[1] for row in page.table(frame, "nll", "id").rows}["10 MLPs"] == "—"

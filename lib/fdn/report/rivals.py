@@ -12,47 +12,50 @@ import pandas as pd
 from fdn import data, paths
 from fdn.report.layers import HEADINGS, mean_and_half
 from fdn.runs import rivals
+from fdn.runs.recommended import FDN
 from fdn.typesetting import Table
 
-FDN = "FDN, recommended"
 SETS = (*data.DEVELOPMENT_SETS, *data.VERDICT_SETS)
 REGIONS = {"id": "in distribution", "ood": "out of distribution"}
+METRICS = ("crps", "coverage_90", "width_90", "nll", "rmse")
 LOWER = ("crps", "rmse", "nll")  # is better
+INTERVALS = "intervals that should hold 0.9 of the targets."
+CAPTIONS = {"coverage_90": f"Share of targets in {INTERVALS}", "width_90": f"Of {INTERVALS}",
+            "nll": "Of methods with a density; lower is better."}  # fmt: skip
 LEVEL = 0.9  # of intervals over seeds
 HEAD = """# FDN as recommended, beside what people use
 
 `fdn rivals --out data/rivals` computes this page and [its table](results.csv); rows that are there are kept. Columns
 are data sets. By {development} settings may have been chosen; by {verdict} none was. Each set is split by the band of
 one feature; all numbers are in units of its standardised target. CRPS, coverage and width come from 99 quantiles of the
-prediction, by the same function for every method. A cell is the mean over {n} ± half of its {level:g} % interval
-by Student's t; a method whose numbers depend on no seed has one number. Of CRPS, RMSE and NLL the best mean is bold.
+prediction, by the same function for every method. A cell is the mean over up to {seeds} seeds ± half of its {level:g} %
+interval by Student's t; a method whose numbers depend on no seed has one number. Bold is the best mean.
 """
+METHODS = """Choices are made by the validation rows; boosting, forest and Gaussian process then learn from these too.
+Networks have two hidden layers of {WIDTH}, learn by Adam in batches of {BATCH} at a rate of {RATE}, and stop after
+{PATIENCE} epochs without progress, {EPOCHS} at most; rates of dropout: {DROPOUT}. Boosting takes {ITERATIONS} rounds,
+NGBoost {ROUNDS} at most. A forest has {TREES} trees, with at least {LEAVES} rows in a leaf. A Gaussian process has its
+hyperparameters from at most {GP_TUNED} rows, and predicts from at most {GP_ROWS}."""
 
 
 def _sets(frame: pd.DataFrame) -> list[str]:
     return [name for name in SETS if name in set(frame["dataset"])]
 
 
-def _seeds(frame: pd.DataFrame) -> str:
-    """How many there are of methods that have more than one, in words."""
-    counts = frame.groupby(["method", "dataset"])["seed"].nunique()
-    least, most = counts[counts > 1].min() if (counts > 1).any() else 1, counts.max()
-    return f"{most} seeds" if least == most else f"{least} to {most} seeds"
-
-
 def _methods(frame: pd.DataFrame) -> list[str]:
-    """FDN first, the others in the order of the table."""
-    return sorted(frame["method"].unique(), key=lambda method: method != FDN)
+    """FDN first, the others in the order of ``METHODS``."""
+    order = [FDN, *rivals.METHODS]
+    return sorted(frame["method"].unique(), key=lambda method: [not method.startswith(name) for name in order])
 
 
 def summary(frame: pd.DataFrame, metric: str, region: str) -> pd.DataFrame:
-    """Mean and half of its interval (0 for one seed) of a metric: a row for each method and data set."""
+    """Mean and half of its interval (NaN for one seed) of a metric: a row for each method and data set."""
     rows = [
         (method, dataset, *mean_and_half(of[metric].to_numpy(), LEVEL))
         for (method, dataset), of in frame[frame["region"] == region].groupby(["method", "dataset"], sort=False)
     ]
     found = pd.DataFrame(rows, columns=["method", "dataset", "mean", "half"]).set_index(["method", "dataset"])
-    return found.assign(half=found["half"].fillna(0.0)).dropna()
+    return found.dropna(subset="mean")
 
 
 def _number(value: float) -> str:
@@ -65,29 +68,22 @@ def table(frame: pd.DataFrame, metric: str, region: str) -> Table:
     best = found["mean"].groupby("dataset").min() if metric in LOWER else {}
     rows = []
     for method in _methods(frame):
-        cells = []
-        for dataset in sets:
-            if (method, dataset) not in found.index:
-                cells.append("—")
-                continue
-            mean, half = found.loc[(method, dataset)]
-            cell = _number(mean) + (f" ± {_number(half)}" if half else "")
-            cells.append(f"**{cell}**" if metric in LOWER and mean == best[dataset] else cell)
-        rows.append((method, *cells))
-    title = f"{HEADINGS[metric]} {REGIONS[region]}"
-    said = {"nll": "Of methods with a density.", "coverage_90": "Of intervals that should hold 0.9 of the targets."}
-    return Table(f"rivals_{metric}_{region}", title, said.get(metric, ""), ("method", *sets), tuple(rows),
-                 "l" + "r" * len(sets))  # fmt: skip
+        cells = dict.fromkeys(sets, "—")
+        for dataset, mean, half in found.query("method == @method").reset_index("dataset").itertuples(index=False):
+            cell = _number(mean) + (f" ± {_number(half)}" if np.isfinite(half) else "")
+            cells[dataset] = f"**{cell}**" if metric in LOWER and mean == best[dataset] else cell
+        rows.append((method, *cells.values()))
+    heading, columns = HEADINGS[metric], ("method", *sets)
+    title = f"{heading[0].upper()}{heading[1:]} {REGIONS[region]}"
+    caption = CAPTIONS.get(metric, "Lower is better.")
+    return Table(f"rivals_{metric}_{region}", title, caption, columns, tuple(rows), "l" + "r" * len(sets))
 
 
 def times(frame: pd.DataFrame) -> Table:
     """Medians of processor time."""
     middle, sets = frame.groupby(["method", "dataset"])[["fit_s", "predict_s"]].median(), _sets(frame)
-    rows = [
-        (method, *(" / ".join(f"{s:.2g}" for s in middle.loc[(method, name)]) if (method, name) in middle.index else "—"
-                   for name in sets))
-        for method in _methods(frame)
-    ]  # fmt: skip
+    said = {at: " / ".join(f"{seconds:.2g}" for seconds in row) for at, row in zip(middle.index, middle.to_numpy())}
+    rows = [(method, *(said.get((method, name), "—") for name in sets)) for method in _methods(frame)]
     caption = "Seconds of processor time, medians over seeds: to train, choices included / to predict the test rows."
     return Table("rivals_times", "Times", caption, ("method", *sets), tuple(rows), "l" + "r" * len(sets))
 
@@ -101,7 +97,7 @@ def losses(frame: pd.DataFrame) -> list[str]:
     said = []
     for region, where in REGIONS.items():
         found = summary(frame, "crps", region)
-        mean, half = found["mean"].unstack(), found["half"].unstack()
+        mean, half = found["mean"].unstack(), found["half"].unstack().fillna(0)
         sets = [name for name in _sets(frame) if FDN in mean.index and np.isfinite(mean.loc[FDN].get(name, np.nan))]
         if not sets:
             best = mean.idxmin()
@@ -114,10 +110,8 @@ def losses(frame: pd.DataFrame) -> list[str]:
             lost[name] = list(apart[beaten].sort_values(ascending=False).index)
         worse = [f"on {name} to {_joined(methods)}" for name, methods in lost.items() if methods]
         best = [name for name in sets if mean[name].idxmin() == FDN]
-        said.append(
-            f"**{where.capitalize()}** {FDN} loses in CRPS {'; '.join(worse) if worse else 'on no set'}. "
-            f"Its mean is the least of all on {_joined(best)} ({len(best)} of {len(sets)})."
-        )
+        said.append(f"**{where.capitalize()}** {FDN} loses in CRPS {'; '.join(worse) or 'on no set'}. "
+                    f"Its mean is the least of all on {_joined(best)} ({len(best)} of {len(sets)}).")  # fmt: skip
     return said
 
 
@@ -134,28 +128,21 @@ def aims(frame: pd.DataFrame) -> Table:
         "coverage inside 0.85 to 0.95": lambda name: 0.85 <= covered["id"][name] <= 0.95,
         "coverage outside at least 0.8": lambda name: covered["ood"][name] >= 0.8,
     }
-    rows = []
-    for aim, holds in kept.items():
-        found = [bool(holds(name)) for name in sets]
-        rows.append((aim, *("yes" if one else "no" for one in found), f"{sum(found)} of {len(found)}"))
-    return Table(
-        "rivals_aims", "What was wanted of FDN", "", ("", *sets, "sets"), tuple(rows), "l" + "c" * len(sets) + "r"
-    )
+    found = {aim: [bool(holds(name)) for name in sets] for aim, holds in kept.items()}
+    rows = [(aim, *("yes" if it else "no" for it in of), f"{sum(of)} of {len(of)}") for aim, of in found.items()]
+    title, columns = "What was wanted of FDN", ("", *sets, "sets")
+    return Table("rivals_aims", title, "Before the table was there.", columns, tuple(rows), "l" + "c" * len(sets) + "r")
 
 
 def page(frame: pd.DataFrame) -> str:
     """The Markdown of the page."""
-    head = HEAD.format(
-        development=_joined(data.DEVELOPMENT_SETS), verdict=_joined(data.VERDICT_SETS), level=100 * LEVEL,
-        n=_seeds(frame),
-    )  # fmt: skip
+    development, verdict, seeds = _joined(data.DEVELOPMENT_SETS), _joined(data.VERDICT_SETS), frame["seed"].nunique()
+    head = HEAD.format(development=development, verdict=verdict, level=100 * LEVEL, seeds=seeds)
     about = [f"- **{name}**: {' '.join(inspect.getdoc(fit).split())}" for name, fit in rivals.METHODS.items()]
-    tables = [table(frame, metric, region) for metric in ("crps", *rivals.COLUMNS) for region in REGIONS]
-    tables = [*dict.fromkeys(tables), times(frame)]
-    if FDN in set(frame["method"]):
-        tables.insert(0, aims(frame))
-    return "\n\n".join([head.strip(), *losses(frame), *(it.to_markdown().strip() for it in tables),
-                        "## The methods", "\n".join(about)]) + "\n"  # fmt: skip
+    tables = [aims(frame)] if FDN in set(frame["method"]) else []
+    tables += [table(frame, metric, region) for metric in METRICS for region in REGIONS]
+    return "\n\n".join([head.strip(), *losses(frame), *(it.to_markdown().strip() for it in (*tables, times(frame))),
+                        "## The methods", METHODS.format(**vars(rivals)), "\n".join(about)]) + "\n"  # fmt: skip
 
 
 def write(folder: Path | None = None) -> Path:

@@ -30,7 +30,6 @@ from fdn.runs import adapters, results
 from fdn.streams import seed_sequence
 
 LEVELS = np.arange(1, 100) / 100  # of the predicted quantiles
-COLUMNS = ("rmse", "crps", "nll", "coverage_90", "width_90")
 GP_TUNED, GP_ROWS = 1000, 2000  # most rows for the hyperparameters of a Gaussian process, and for its predictions
 WIDTH, BATCH, RATE, EPOCHS, PATIENCE = 64, 64, 3e-3, 300, 20  # of all networks, which have two hidden layers
 MEMBERS, DRAWS, TREES, ROUNDS = 10, 100, 100, 2000
@@ -175,7 +174,7 @@ def conformal(d: Dataset, seed: int) -> Fits:
 
 
 def quantile_boosting(d: Dataset, seed: int) -> Fits:
-    """A model for each level of ``BOOSTED``, and one of squared errors for the mean."""
+    """A model for each twentieth and for both ends, linear between; for the mean one of squared errors."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     def fitted(x: np.ndarray, y: np.ndarray, n: int, level: float | None = None) -> Any:
