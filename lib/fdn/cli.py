@@ -21,16 +21,17 @@ from fdn import data, devices, models, paths
 from fdn.arguments import SEEDS_SYNTAX, parse_names, parse_parameter, parse_protocol, parse_seeds
 from fdn.data import uci
 from fdn.data.dataset import Dataset
+from fdn.data.reading import Reading
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, Protocol
 from fdn.report import comparison, console, published, tables
 from fdn.runs import experiment, extras, results
-from fdn.settings import Count, choose, described, parsed
+from fdn.settings import Count, Whole, choose, described, parsed
 from fdn.terminal import open_streams
 
 EXTRAS = {  # of pyproject.toml: the modules that each brings
     "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests"),
-    "notebooks": ("jupytext", "nbclient", "nbformat", "papermill"),
+    "notebooks": ("jupytext", "nbclient", "nbconvert", "nbformat", "papermill"),
     "workflow": ("snakemake",),
     "site": ("PIL", "bs4", "docutils", "furo", "jinja2", "myst_nb", "sphinx"),
 }
@@ -95,6 +96,17 @@ def _file(text: str) -> Path:
     return _folder(text)
 
 
+def _input(text: str) -> Path:
+    if not _file(text).exists():
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    return _file(text)
+
+
+def _sign(text: str) -> str:
+    """A separator, which may be a tab."""
+    return "\t" if text in ("\t", r"\t", "tab") else _filled(text)
+
+
 def _number(text: str) -> int:
     try:
         return parsed("it", text, Count)
@@ -136,6 +148,11 @@ STORED = (
     option("--results", "default: out if it holds results, else the committed ones", **FOLDER),
     option("--protocol", LABELS, default="published"),
 )
+READING = (
+    option("--separator", "of a CSV file's columns (default: found)", type=_sign, metavar="SIGN"),
+    option("--decimal", "the decimal sign, . or , (default: found)", metavar="SIGN"),
+    option("--encoding", "of a CSV file, such as utf-8 or cp1252 (default: found)", metavar="NAME"),
+)
 WORKERS = option("--workers", "processes (default: one per core)", **NUMBER)
 
 
@@ -154,6 +171,11 @@ def _device(args: argparse.Namespace) -> torch.device:
     if args.device == "auto" and chosen == devices.CPU:
         print("There is no GPU that PyTorch can use; this runs on the CPU.", file=sys.stderr)
     return chosen
+
+
+def _reading(args: argparse.Namespace) -> Reading:
+    missing = (*Reading.missing, *getattr(args, "missing", ()))
+    return Reading(args.separator, args.decimal, args.encoding, missing)
 
 
 def _say_written(files: Iterable[Path]) -> None:
@@ -585,6 +607,89 @@ def _smoke(args: argparse.Namespace) -> None:
     shutil.rmtree(out, ignore_errors=True)
     tasks = dict.fromkeys(("step", study.STAND_IN), "0:2")
     engine.run(study.plan(out, tasks, ALL_MODELS, epochs=2), out)
+
+
+@command(
+    option("file", "a table: CSV, Parquet (.parquet) or Excel (.xlsx), with the columns' names in its first row", type=_input),
+    option("--target", "column to predict", required=True, metavar="COLUMN"),
+    option(
+        "--split-column",
+        "train on the 20-80 %% band of this column alone, so that the rows beyond it show what the model does outside "
+        "its data (default: all rows are alike)",
+        metavar="COLUMN",
+    ),
+    option("--out", "folder of the model (default: out/model)", default=paths.DEFAULT_OUT / "model", **FOLDER),
+    option("--leave-out", "a column that is no input, such as an id; may be repeated", metavar="COLUMN", **REPEATED),
+    option("--category", "a column of codes that are no quantities; may be repeated", metavar="COLUMN", **REPEATED),
+    option("--missing", "a text that means no value; may be repeated (besides the empty one, NA, nan, null, ? ...)",
+           metavar="TEXT", **REPEATED),
+    option("--date-format", "of dates, such as %%d/%%m/%%y (default: found)", metavar="FORMAT"),
+    *READING,
+    option("--epochs", "of training, at most (default: 300, fewer for large tables)", **NUMBER),
+    option("--seed", "of the split and the training (default: 0)", default="0"),
+    option("--device", f"{PLACES} (default: cpu)", default="cpu"),
+    examples=(
+        "houses.csv --target price --out model",
+        "houses.csv --target price --split-column area --leave-out id --out model",
+        "houses.csv --target price --separator ';' --decimal , --encoding cp1252",
+    ),
+)  # fmt: skip
+def _fit(args: argparse.Namespace) -> None:
+    """Fit an FDN to your own table; a fifth of the rows is held out to check it."""
+    from fdn.estimators.tables import TableModel
+
+    model = TableModel.fit(
+        args.file, args.target, args.split_column, given=_reading(args), leave_out=args.leave_out,
+        categories=args.category, date_format=args.date_format, seed=parsed("--seed", args.seed, Whole),
+        max_epochs=args.epochs or "auto", device=str(_device(args)), verbose=1,
+    )  # fmt: skip
+    print("\n".join(model.remarks))
+    model.save(args.out)
+    print(model.check().to_string(float_format="{:.4g}".format))
+    folder = console.shown_path(args.out)
+    print(f"Written: {folder}; `fdn predict {folder} NEW.csv` uses it, `fdn report {folder}` says how far to trust it")
+
+
+@command(
+    option("model", "folder that `fdn fit` wrote", type=_folder),
+    option("file", "a table with the inputs' columns, in any order", type=_input),
+    option("--out", "the predictions, a CSV file (default: out/predictions.csv)",
+           default=paths.DEFAULT_OUT / "predictions.csv", **FILE),
+    option("--id", "column that names the rows in the predictions (default: their numbers)", metavar="COLUMN"),
+    *READING,
+    option("--device", f"{PLACES} (default: cpu)", default="cpu"),
+    examples=("model new.csv --out pred.csv", "model new.csv --id house --out pred.csv"),
+)  # fmt: skip
+def _predict(args: argparse.Namespace) -> None:
+    """Predict the rows of a table, in their order: mean, deviations, quantiles, and whether a row is like the data."""
+    import time
+
+    from fdn.estimators.tables import TableModel, write_predictions
+
+    model, start = TableModel.load(args.model, str(_device(args))), time.perf_counter()
+    n, said = write_predictions(model, args.file, args.out, _reading(args), args.id)
+    print("\n".join(said))
+    print(f"Written: {console.shown_path(args.out)}, {n / (time.perf_counter() - start):,.0f} rows a second")
+
+
+@command(
+    option("model", "folder that `fdn fit` wrote", type=_folder),
+    option("--data", "where the table is that the model was fitted to (default: where it was)", type=_input, metavar="FILE"),
+    option("--out", "the report, an HTML file (default: out/report.html)", default=paths.DEFAULT_OUT / "report.html",
+           **FILE),
+    examples=("model --out report.html", "model --data houses.csv"),
+    checkout=True,
+)  # fmt: skip
+def _report(args: argparse.Namespace) -> None:
+    """Say in one page how far to trust a model: data, fit, calibration, intervals, rows outside; opens offline."""
+    from fdn.estimators.tables import TableModel
+    from fdn.workflow import notebooks
+
+    model = TableModel.load(args.model)
+    model.table(args.data)  # what cannot be is said before a notebook starts
+    parameters = {"model": str(args.model)} | ({"path": str(args.data)} if args.data else {})
+    notebooks.write_report(paths.NOTEBOOKS / "09_your_data.ipynb", args.out, parameters, f"FDN: {model.target}")
+    _say_written([args.out])
 
 
 # From the words typed to an exit status
