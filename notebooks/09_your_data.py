@@ -49,7 +49,7 @@ from fdn import paths
 from fdn.arguments import check_parameters
 from fdn.errors import UserError
 from fdn.estimators.tables import INSIDE, OUTSIDE, TRAIN, TableModel
-from fdn.settings import Count, Whole, checked
+from fdn.settings import Count, NonNegative, Whole, checked
 from fdn.typesetting import drawn
 
 COLOURS = {INSIDE: "#0072B2", OUTSIDE: "#D55E00"}
@@ -68,6 +68,7 @@ target: str = ""  # the column of it to predict
 split_column: str = ""  # its 20-80 % band is trained on and the rows beyond it are held out; empty: no such column
 model: str = ""  # folder that `fdn fit` wrote; empty means to fit here
 epochs: int = 60  # of training here, at most
+beta: float = 0.003  # weight of the KL divergence in training here; 0 means chosen from the training rows, by more fits
 seed: int = 0  # of the split and the training here
 
 # %% tags=["book"]
@@ -83,6 +84,7 @@ else:
     if not target:
         raise UserError("target is empty; name the column to predict")
     settings = {"seed": checked("seed", seed, Whole), "max_epochs": checked("epochs", epochs, Count)}
+    settings["beta"] = checked("beta", beta, NonNegative) or "auto"
     fitted = TableModel.fit(Path(path), target, split_column or None, **settings)
 table, y, part = fitted.table(Path(path) if path else None)
 X, _ = fitted.columns.transform(table)
@@ -226,22 +228,26 @@ if len(shown):
 def verdict(name):
     """What held-out rows say of the model, in words."""
     n, share, low, high = shares[name]
-    words = "too narrow" if high < 0.9 else "too wide" if low > 0.9 else "as wide as they should be, as far as these can tell"
+    words = "as wide as they should be, as far as these can tell"
+    if not low <= 0.9 <= high:
+        words = "too narrow" if share < 0.9 else "too wide"
     it = check.loc[name]
     of_mean, of_trees = it["rmse"] / it["rmse of the mean"], it["rmse"] / it["rmse of boosted trees"]
     yield f"{name.capitalize()} ({n} rows): the 90 % intervals cover {share:.0%} ({low:.0%} to {high:.0%}): {words}."
     use = "predicting the mean would do as well" if of_mean > 0.97 else "so the inputs tell something of the target"
     yield f"  The error is {of_mean:.2f} times that of always predicting the mean; {use}."
-    yield f"  It is {of_trees:.2f} times that of boosted trees" + ("; for the mean alone, take those." if of_trees > 1.05 else ".")
+    use = "; for the mean alone, take those" if of_trees > 1.05 else ""
+    yield f"  It is {of_trees:.2f} times that of boosted trees{use}."
 
 
 for name in shares:
     print("\n".join(verdict(name)))
 if OUTSIDE in shares:
     print(f"Of the rows beyond the band {flagged[part == OUTSIDE].mean():.0%} are called outside.")
-    print("Other ways to be outside were not tested: for a row called outside, the interval is a guess.")
+    print("Other ways to be outside were not tested.")
 else:
-    print("Rows outside were not tested, for there is no split column: for a row called outside, the interval is a guess.")
+    print("Rows outside were not tested, for there is no split column.")
+print("For a row called outside, the interval is a guess.")
 
 # %% [markdown]
 # ## 9.8 A decision

@@ -152,6 +152,7 @@ READING = (
     option("--separator", "of a CSV file's columns (default: found)", type=_sign, metavar="SIGN"),
     option("--decimal", "the decimal sign, . or , (default: found)", metavar="SIGN"),
     option("--encoding", "of a CSV file, such as utf-8 or cp1252 (default: found)", metavar="NAME"),
+    option("--device", f"{PLACES} (default: cpu)", default="cpu"),
 )
 WORKERS = option("--workers", "processes (default: one per core)", **NUMBER)
 
@@ -173,9 +174,8 @@ def _device(args: argparse.Namespace) -> torch.device:
     return chosen
 
 
-def _reading(args: argparse.Namespace) -> Reading:
-    missing = (*Reading.missing, *getattr(args, "missing", ()))
-    return Reading(args.separator, args.decimal, args.encoding, missing)
+def _reading(args: argparse.Namespace, missing: Sequence[str] = ()) -> Reading:
+    return Reading(args.separator, args.decimal, args.encoding, [*Reading.missing, *missing])
 
 
 def _say_written(files: Iterable[Path]) -> None:
@@ -610,78 +610,66 @@ def _smoke(args: argparse.Namespace) -> None:
 
 
 @command(
-    option("file", "a table: CSV, Parquet (.parquet) or Excel (.xlsx), with the columns' names in its first row", type=_input),
+    option("file", "a table with the columns' names in its first row: CSV, Parquet or Excel (.xlsx)", type=_input),
     option("--target", "column to predict", required=True, metavar="COLUMN"),
     option(
         "--split-column",
-        "train on the 20-80 %% band of this column alone, so that the rows beyond it show what the model does outside "
-        "its data (default: all rows are alike)",
+        "train on its 20-80 %% band alone; the rows beyond it show what the model does outside its data",
         metavar="COLUMN",
     ),
-    option("--out", "folder of the model (default: out/model)", default=paths.DEFAULT_OUT / "model", **FOLDER),
     option("--leave-out", "a column that is no input, such as an id; may be repeated", metavar="COLUMN", **REPEATED),
-    option("--category", "a column of codes that are no quantities; may be repeated", metavar="COLUMN", **REPEATED),
-    option("--missing", "a text that means no value; may be repeated (besides the empty one, NA, nan, null, ? ...)",
-           metavar="TEXT", **REPEATED),
-    option("--date-format", "of dates, such as %%d/%%m/%%y (default: found)", metavar="FORMAT"),
+    option("--missing", "a text, besides NA, nan, null and ?, that means no value; may be repeated", **REPEATED),
     *READING,
     option("--epochs", "of training, at most (default: 300, fewer for large tables)", **NUMBER),
     option("--seed", "of the split and the training (default: 0)", default="0"),
-    option("--device", f"{PLACES} (default: cpu)", default="cpu"),
+    out("model"),
     examples=(
-        "houses.csv --target price --out model",
         "houses.csv --target price --split-column area --leave-out id --out model",
         "houses.csv --target price --separator ';' --decimal , --encoding cp1252",
     ),
-)  # fmt: skip
+)
 def _fit(args: argparse.Namespace) -> None:
     """Fit an FDN to your own table; a fifth of the rows is held out to check it."""
     from fdn.estimators.tables import TableModel
 
     model = TableModel.fit(
-        args.file, args.target, args.split_column, given=_reading(args), leave_out=args.leave_out,
-        categories=args.category, date_format=args.date_format, seed=parsed("--seed", args.seed, Whole),
-        max_epochs=args.epochs or "auto", device=str(_device(args)), verbose=1,
+        args.file, args.target, args.split_column, given=_reading(args, args.missing), leave_out=args.leave_out,
+        seed=parsed("--seed", args.seed, Whole), max_epochs=args.epochs or "auto", device=str(_device(args)), verbose=1,
     )  # fmt: skip
-    print("\n".join(model.remarks))
     model.save(args.out)
-    print(model.check().to_string(float_format="{:.4g}".format))
-    folder = console.shown_path(args.out)
-    print(f"Written: {folder}; `fdn predict {folder} NEW.csv` uses it, `fdn report {folder}` says how far to trust it")
+    print(*model.remarks, model.check().to_string(float_format="{:.4g}".format), sep="\n")
+    _say_written([args.out])
 
 
 @command(
     option("model", "folder that `fdn fit` wrote", type=_folder),
-    option("file", "a table with the inputs' columns, in any order", type=_input),
-    option("--out", "the predictions, a CSV file (default: out/predictions.csv)",
-           default=paths.DEFAULT_OUT / "predictions.csv", **FILE),
+    option("file", "a table with the same columns, in any order", type=_input),
     option("--id", "column that names the rows in the predictions (default: their numbers)", metavar="COLUMN"),
     *READING,
-    option("--device", f"{PLACES} (default: cpu)", default="cpu"),
+    option("--out", "a CSV file (default: out/predictions.csv)", default=paths.DEFAULT_OUT / "predictions.csv", **FILE),
     examples=("model new.csv --out pred.csv", "model new.csv --id house --out pred.csv"),
-)  # fmt: skip
+)
 def _predict(args: argparse.Namespace) -> None:
-    """Predict the rows of a table, in their order: mean, deviations, quantiles, and whether a row is like the data."""
+    """Predict the rows of a table: mean, deviations, quantiles, and whether and why a row is unlike the data."""
     import time
 
-    from fdn.estimators.tables import TableModel, write_predictions
+    from fdn.estimators.tables import TableModel
 
     model, start = TableModel.load(args.model, str(_device(args))), time.perf_counter()
-    n, said = write_predictions(model, args.file, args.out, _reading(args), args.id)
-    print("\n".join(said))
-    print(f"Written: {console.shown_path(args.out)}, {n / (time.perf_counter() - start):,.0f} rows a second")
+    n, said = model.predict_file(args.file, args.out, _reading(args), args.id)
+    print(f"{said}\n{n / (time.perf_counter() - start):,.0f} rows a second")
+    _say_written([args.out])
 
 
 @command(
     option("model", "folder that `fdn fit` wrote", type=_folder),
-    option("--data", "where the table is that the model was fitted to (default: where it was)", type=_input, metavar="FILE"),
-    option("--out", "the report, an HTML file (default: out/report.html)", default=paths.DEFAULT_OUT / "report.html",
-           **FILE),
+    option("--data", "where the table of `fdn fit` is now (default: where it was)", type=_input, metavar="FILE"),
+    option("--out", "a page of HTML (default: out/report.html)", default=paths.DEFAULT_OUT / "report.html", **FILE),
     examples=("model --out report.html", "model --data houses.csv"),
     checkout=True,
-)  # fmt: skip
+)
 def _report(args: argparse.Namespace) -> None:
-    """Say in one page how far to trust a model: data, fit, calibration, intervals, rows outside; opens offline."""
+    """Say how far to trust a model, in one page: data, fit, calibration, intervals, rows outside. It opens offline."""
     from fdn.estimators.tables import TableModel
     from fdn.workflow import notebooks
 

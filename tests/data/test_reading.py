@@ -80,8 +80,7 @@ def test_parts_are_the_whole(tmp_path):
         ("t.csv", b"a,y\n1,2,3\n4,5,6\n", "more values than its header"),
         ("t.csv", b"PK\0\0", "is no table"),
         ("t.csv", b"a,y\n\x81\x9d,1\n", "not encoded in utf-8 or cp1252"),
-        ("t.csv.gz", b"", "unpack it"),
-        ("t.xls", b"", "save it as .xlsx"),
+        ("t.csv.gz", b"\x1f\x8b\x08\0", "is no table"),
         ("t.parquet", b"PAR1", "cannot be read as a table"),
         ("t.xlsx", b"PK", "cannot be read as a table"),
     ],
@@ -93,8 +92,15 @@ def test_a_file_that_is_no_table_is_described(name, content, said, tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("given", "said"), [({"decimal": "x"}, "decimal sign"), ({"separator": ";;"}, "one character"),
-                                             ({"encoding": "utf-9"}, "no encoding"), ({"encoding": "ascii"}, "ascii")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"decimal": "x"}, "decimal sign"),
+        ({"separator": ";;"}, "one character"),
+        ({"encoding": "utf-9"}, "no encoding"),
+        ({"encoding": "ascii"}, "ascii"),
+    ],
+)
 def test_options_that_cannot_be_are_described(given, said, tmp_path):
     with pytest.raises(UserError, match=said):
         found(written(tmp_path, "ä,y\n1,2\n"), Reading(**given))

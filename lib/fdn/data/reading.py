@@ -23,7 +23,6 @@ import pyarrow.parquet
 from fdn.data.tabular import _check_names
 from fdn.errors import UserError
 
-PACKED = ".gz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar"
 SEPARATORS = {";": "semicolon", "\t": "tab", "|": "bar", ",": "comma"}  # names of columns may hold a comma
 BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 SAMPLE = 1000  # rows by which separator and decimal sign are found
@@ -47,15 +46,16 @@ class Reading:
     separator: str | None = None
     decimal: str | None = None
     encoding: str | None = None
-    missing: tuple[str, ...] = ("?",)
+    missing: Sequence[str] = ("?",)
 
     def words(self) -> str:
-        """What was found or given of a CSV file; "" of another one."""
-        if self.separator is None:
-            return ""
-        separator = SEPARATORS.get(self.separator, repr(self.separator))
+        """What was found or given of a CSV file."""
+        separator = SEPARATORS.get(self.separator or "", repr(self.separator))
         decimal = "point" if self.decimal == "." else "comma"
         return f"separator {separator}, decimal {decimal}, encoding {self.encoding}"
+
+
+FOUND = Reading()  # all of it
 
 
 def found(path: Path, given: Reading, otherwise: str | None = None) -> Reading:
@@ -65,12 +65,8 @@ def found(path: Path, given: Reading, otherwise: str | None = None) -> Reading:
         otherwise: the decimal sign where the file would allow both.
 
     Raises:
-        UserError: for a packed file, one that is no text, and options that cannot be.
+        UserError: for a file that is no text, and options that cannot be.
     """
-    if path.suffix.lower() in PACKED:
-        raise UserError(f"{path} is packed; unpack it first")
-    if path.suffix.lower() == ".xls":
-        raise UserError(f"{path} is of an Excel before 2007; save it as .xlsx or .csv")
     if given.decimal not in (None, *NUMBER):
         raise UserError(f"the decimal sign is {given.decimal!r}; expected . or ,")
     if given.separator is not None and len(given.separator) != 1:
@@ -146,7 +142,7 @@ def _parts(path: Path, reading: Reading, rows: int | None, text: Sequence[str]) 
             done = 0
             for frame in reader:
                 done += len(frame)
-                if not frame.index.equals(pd.RangeIndex(done - len(frame), done)):  # pandas took surplus first values for labels
+                if not frame.index.equals(pd.RangeIndex(done - len(frame), done)):  # surplus first values became labels
                     raise UserError(f"{path} has rows with more values than its header has names")
                 yield _named(frame, names, path)
 

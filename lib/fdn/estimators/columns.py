@@ -7,8 +7,7 @@ of texts of them, which are JSON here; their own way to be kept is a pickle, whi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,8 @@ from fdn.data.reading import numbers
 from fdn.errors import UserError
 
 MOST_TEXTS = 50  # of a category
-FORMATS = "ISO8601", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y", "%m/%d/%Y %H:%M"  # fmt: skip
+DATES = "ISO8601", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"
+FORMATS = *DATES, *(f"{date} %H:%M" for date in DATES[1:]), *(f"{date} %H:%M:%S" for date in DATES[1:])
 DAY = pd.Timedelta(days=1)
 
 
@@ -38,7 +38,7 @@ class Column:
     fill: float = 0.0
     missing: bool = False
     format: str = ""
-    texts: tuple[str, ...] = ()
+    texts: Sequence[str] = ()
 
     def values(self, column: pd.Series, decimal: str) -> np.ndarray:
         """Numbers ``(N,)``, NaN where they are missing.
@@ -52,23 +52,36 @@ class Column:
             value, row = column.iloc[wrong[0]], column.index[wrong[0]] + 1
             what = "finite number" if self.kind == "number" else f"date ({self.format})"
             raise UserError(
-                f"column {self.name!r} has {value!r} in data row {row}, which is no {what}; correct it, or name it with "
-                "--missing where it means no value, or fit with --category or --leave-out and the column's name"
+                f"column {self.name!r} has {value!r} in data row {row}, which is no {what}; correct it, say by "
+                "--missing that it means no value, or leave the column out"
             )
         return found
 
+    def filled(self, column: pd.Series, decimal: str) -> np.ndarray:
+        """The same without gaps."""
+        return np.where(column.isna(), self.fill, self.values(column, decimal))
+
+    @classmethod
+    def of(cls, column: pd.Series, kind: str, decimal: str) -> Column:
+        """Learned from training rows; of a date ``kind`` is its format."""
+        name, missing = str(column.name), bool(column.isna().any())
+        if kind == "category":
+            return cls(name, kind, missing=missing, texts=sorted(set(as_texts(column.dropna()))))
+        new = cls(name, "number", missing=missing) if kind == "number" else cls(name, "date", 0, missing, kind)
+        values = new.values(column, decimal)
+        return replace(new, fill=float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0)
+
     def encoded(self, column: pd.Series, decimal: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Its inputs by name, and why a row has what no training row had, ``(N,)`` text."""
-        absent, why, inputs = column.isna().to_numpy(), np.full(len(column), "", dtype=object), {}
+        absent, why = column.isna().to_numpy(), np.full(len(column), "", dtype=object)
         if self.kind == "category":
             given = as_texts(column)
             inputs = {f"{self.name} = {text}": given == text for text in self.texts}
             for i in np.flatnonzero(~np.isin(given, self.texts) & ~absent):
                 why[i] = f"{self.name} is {given[i]!r}, which no training row has"
         else:
-            values = self.values(column, decimal)
             name = f"{self.name} (days since 1970)" if self.kind == "date" else self.name
-            inputs = {name: np.where(absent, self.fill, values)}
+            inputs = {name: self.filled(column, decimal)}
         if self.missing:
             inputs[f"{self.name} is missing"] = absent
         else:
@@ -80,23 +93,13 @@ class Column:
 class Columns:
     """The input columns of a table, as its training rows have them."""
 
-    columns: tuple[Column, ...]
-    decimal: str = "."
+    columns: Sequence[Column]
+    decimal: str
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, kinds: dict[str, tuple[str, str]], decimal: str) -> Columns:
-        """Learned from training rows; ``kinds``: :func:`kind_of` every column."""
-        found = []
-        for name, (kind, form) in kinds.items():
-            missing = bool(frame[name].isna().any())
-            if kind == "category":
-                texts = tuple(sorted(set(as_texts(frame[name].dropna()))))
-                found.append(Column(name, kind, missing=missing, texts=texts))
-            else:
-                values = Column(name, kind, format=form).values(frame[name], decimal)
-                fill = float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0
-                found.append(Column(name, kind, fill, missing, form))
-        return cls(tuple(found), decimal)
+    def of(cls, frame: pd.DataFrame, kinds: dict[str, str], decimal: str) -> Columns:
+        """Learned from training rows; ``kinds`` as :func:`usable` tells them."""
+        return cls([Column.of(frame[name], kind, decimal) for name, kind in kinds.items()], decimal)
 
     @property
     def texts(self) -> list[str]:
@@ -119,35 +122,41 @@ class Columns:
             why = np.where(why == "", reasons, why)
         return pd.DataFrame(inputs, index=frame.index, dtype=float), why
 
-    def as_json(self) -> dict[str, Any]:
-        """For :meth:`from_json`."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, kept: dict[str, Any]) -> Columns:
-        """What :meth:`as_json` was of."""
-        columns = tuple(Column(**{**column, "texts": tuple(column["texts"])}) for column in kept["columns"])
-        return cls(columns, kept["decimal"])
-
-
-def kind_of(column: pd.Series, decimal: str, form: str | None = None) -> tuple[str, str]:
-    """Kind of a column and the format of its dates: "number", "date", "category", or "id", text that hardly repeats.
+def usable(frame: pd.DataFrame, target: str, inputs: Sequence[str], decimal: str) -> tuple[dict[str, str], list[str]]:
+    """Columns that may help, each with its kind (see :meth:`Column.of`), and a sentence on each that does not.
 
     Raises:
-        UserError: for a column of numbers most of whose values are numbers, and some not.
+        UserError: for a column most of whose values are numbers, and some not.
     """
+    kinds, said, seen = {}, [], {_digest(frame[target]): target}
+    for name in inputs:
+        column = frame[name]
+        if column.nunique(dropna=False) < 2:
+            said.append(f"Column {name!r} is the same in every row, and is left out.")
+        elif (twin := seen.setdefault(_digest(column), name)) != name:
+            said.append(f"Column {name!r} repeats {twin!r}, and is left out.")
+        elif (kind := _kind(column, decimal)) is None:
+            said.append(f"Column {name!r} has {column.nunique()} different texts, too many, and is left out.")
+        else:
+            kinds[name] = kind
+            if pd.api.types.is_integer_dtype(column) and column.is_unique and np.ptp(column) < 1.5 * len(column):
+                said.append(
+                    f"Column {name!r} is another whole number in every row; if it is an id, fit with --leave-out."
+                )
+    return kinds, said
+
+
+def _kind(column: pd.Series, decimal: str) -> str | None:
     there = column.dropna()
-    values = numbers(there, decimal)
-    share = float((~np.isnan(values)).mean()) if len(there) else 1.0
+    share = 1 - np.isnan(numbers(there, decimal)).mean()
     if share == 1:
-        return "number", ""
-    for each in (form,) if form else FORMATS:
-        if not np.isnan(days(there, each)).any():
-            return "date", each
+        return "number"
+    if (form := next((form for form in FORMATS if not np.isnan(days(there, form)).any()), None)) is not None:
+        return form
     if share > 0.5:
-        Column(str(column.name), "number").values(column, decimal)
-    n_texts = len(set(as_texts(there)))
-    return ("category" if n_texts <= min(MOST_TEXTS, len(there) / 2) else "id"), ""
+        Column(str(column.name), "number").values(column, decimal)  # says which is none
+    return "category" if len(set(as_texts(there))) <= min(MOST_TEXTS, len(there) / 2) else None
 
 
 def days(column: pd.Series, form: str) -> np.ndarray:
@@ -164,21 +173,6 @@ def as_texts(column: pd.Series) -> np.ndarray:
     """``(N,)`` text of every value, of 1.0 that of 1; of a missing one "nan", say."""
     whole = column.map(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
     return whole.astype(object).map(lambda value: str(value).strip()).to_numpy(dtype=object)
-
-
-def remarkable(frame: pd.DataFrame, target: str, inputs: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Columns that cannot help, each with the reason, and remarks on columns that look like ids."""
-    dropped, remarks, seen = {}, [], {_digest(frame[target]): target}
-    for name in inputs:
-        column = frame[name]
-        if column.nunique(dropna=False) < 2:
-            dropped[name] = "is the same in every row"
-        elif (twin := seen.setdefault(_digest(column), name)) != name:
-            dropped[name] = f"repeats {twin!r}"
-        elif pd.api.types.is_integer_dtype(column) and column.is_unique and np.ptp(column) < 1.5 * len(column):
-            remarks.append(f"{name!r} is another whole number in every row, as an id is; if it is one, fit with "
-                           "--leave-out and its name")  # fmt: skip
-    return dropped, remarks
 
 
 def _digest(column: pd.Series) -> int:

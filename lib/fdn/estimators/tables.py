@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 from fdn import metrics
 from fdn.data import reading
-from fdn.data.reading import Reading, numbers
+from fdn.data.reading import FOUND, Reading
 from fdn.errors import UserError
-from fdn.estimators.columns import Columns, kind_of, remarkable
+from fdn.estimators.columns import Column, Columns, usable
 from fdn.estimators.regressor import FDNRegressor
 
 FORMAT, VERSION, DESCRIPTION = "fdn-table", 1, "table.json"
@@ -52,9 +52,8 @@ class TableModel:
 
     @classmethod
     def fit(
-        cls, path: Path, target: str, split_column: str | None = None, *, given: Reading = Reading(),  # noqa: B008
-        leave_out: Sequence[str] = (), categories: Sequence[str] = (), date_format: str | None = None, seed: int = 0,
-        **settings: Any,
+        cls, path: Path, target: str, split_column: str | None = None, *, given: Reading = FOUND,
+        leave_out: Sequence[str] = (), seed: int = 0, **settings: Any,
     ) -> Self:  # fmt: skip
         """Fit to a file; ``settings`` are FDNRegressor's.
 
@@ -66,51 +65,40 @@ class TableModel:
                 categories, and too few rows.
         """
         how = reading.found(path, given)
-        [frame] = reading.parts(path, how, text=categories)
-        for name in (target, *([split_column] if split_column else []), *leave_out, *categories):
-            if name not in frame.columns:
-                raise UserError(f"no column {name!r}; the table has {', '.join(map(repr, frame.columns))}")
-        if split_column == target or target in leave_out or split_column in leave_out:
+        [frame] = reading.parts(path, how)
+        if absent := [name for name in (target, split_column or target, *leave_out) if name not in frame.columns]:
+            raise UserError(f"no column {absent[0]!r}; the table has {', '.join(map(repr, frame.columns))}")
+        if target in (split_column, *leave_out) or split_column in leave_out:
             raise UserError("the target, the split column and those to leave out need to be different columns")
-        remarks = [f"Read with {words}." for words in [how.words()] if words]
-        frame, y, remark = _with_target(frame, target, how.decimal)
-        remarks += remark
+        n_rows = len(frame)
+        frame, y = _with_target(frame, target, how.decimal)
+        remarks = [f"Read with {how.words()}."] if how.separator else []
+        if n_rows > len(frame):
+            remarks.append(f"{n_rows - len(frame)} of {n_rows} rows have no {target!r}, and are left out.")
         inputs = [name for name in frame.columns if name != target and name not in leave_out]
-        dropped, looks = remarkable(frame, target, inputs)
-        kinds = {}
-        for name in inputs:
-            if name not in dropped:
-                kinds[name] = kind = ("category", "") if name in categories else kind_of(
-                    frame[name], how.decimal, date_format)  # fmt: skip
-                if kind[0] == "id":
-                    dropped[name] = f"has {frame[name].nunique()} different texts, too many for a category"
-        remarks += [f"Column {name!r} {reason}, and is left out." for name, reason in dropped.items()]
-        remarks += [f"Column {look}." for look in looks]
-        kinds = {name: kind for name, kind in kinds.items() if name not in dropped}
+        kinds, said = usable(frame, target, inputs, how.decimal)
+        remarks += said
         if not kinds:
             raise UserError(f"no column is left to predict {target!r} from: {' '.join(remarks)}")
-        if split_column and kinds.get(split_column, ("", ""))[0] not in ("number", "date"):
-            reason = dropped.get(split_column, "holds categories, which have no order")
-            raise UserError(f"{split_column!r} cannot be the split column: it {reason}")
-        band = None
+        band, outside = None, np.zeros(len(y), dtype=bool)
         if split_column:
-            z = _split_values(Columns.of(frame[[split_column]], {split_column: kinds[split_column]}, how.decimal), frame)
-            band = tuple(np.quantile(z, BAND).tolist())
-            if not (outside := (z < band[0]) | (z > band[1])).any() or (~outside).sum() * (1 - HELD_OUT) < FEWEST:
-                raise UserError(
-                    f"{split_column!r} cannot be the split column: of {len(z)} rows {outside.sum()} lie beyond its "
-                    f"20-80 % band, {band[0]:g} to {band[1]:g}, and {(~outside).sum()} in it"
-                )
-        elif len(y) * (1 - HELD_OUT) < FEWEST:
-            raise UserError(
-                f"{path} has {len(y)} rows with a value of {target!r}; at least {FEWEST / (1 - HELD_OUT):.0f} are needed"
-            )
-        part = _parts(len(y), seed, None if band is None else (z < band[0]) | (z > band[1]))
-        if np.ptp(y[part == TRAIN]) == 0:
-            raise UserError(f"{target!r} is {y[0]:g} in every row to train on; there is nothing to predict")
-        columns = Columns.of(frame[part == TRAIN], kinds, how.decimal)
-        X, _ = columns.transform(frame[part == TRAIN])
-        regressor = FDNRegressor(random_state=seed, **settings).fit(X, y[part == TRAIN])
+            if kinds.get(split_column, "category") == "category":
+                raise UserError(f"{split_column!r} cannot be the split column: it holds no numbers, or is left out")
+            column = Column.of(frame[split_column], kinds[split_column], how.decimal)
+            z = column.filled(frame[split_column], how.decimal)
+            low, high = band = tuple(np.quantile(z, BAND).tolist())
+            outside = (z < low) | (z > high)
+            if not outside.any():
+                raise UserError(f"{split_column!r} cannot be the split column: no row is beyond {low:g} to {high:g}")
+        if (n := (~outside).sum()) * (1 - HELD_OUT) < FEWEST:
+            least = FEWEST / (1 - HELD_OUT)
+            raise UserError(f"{path} has {n} rows with a value of {target!r} to fit; at least {least:.0f} are needed")
+        part = _parts(outside, seed)
+        train = part == TRAIN
+        if np.ptp(y[train]) == 0:
+            raise UserError(f"{target!r} is {y[train][0]:g} in every row to train on; there is nothing to predict")
+        columns = Columns.of(frame[train], kinds, how.decimal)
+        regressor = FDNRegressor(random_state=seed, **settings).fit(columns.transform(frame[train])[0], y[train])
         source = str(path), _sha256(path)
         return cls(regressor, columns, how, target, split_column, band, seed, source, tuple(remarks))
 
@@ -129,13 +117,13 @@ class TableModel:
         if _sha256(path) != self.source[1]:
             raise UserError(f"{path} is not the file that the model was fitted to, or was changed since; fit it again")
         [frame] = reading.parts(path, self.reading, text=self.columns.texts)
-        frame, y, _ = _with_target(frame, self.target, self.reading.decimal)
-        outside = None
+        frame, y = _with_target(frame, self.target, self.reading.decimal)
+        outside = np.zeros(len(y), dtype=bool)
         if self.band is not None:
-            one = replace(self.columns, columns=tuple(c for c in self.columns.columns if c.name == self.split_column))
-            z = _split_values(one, frame)
+            column = next(column for column in self.columns.columns if column.name == self.split_column)
+            z = column.filled(frame[column.name], self.reading.decimal)
             outside = (z < self.band[0]) | (z > self.band[1])
-        return frame, y, _parts(len(y), self.seed, outside)
+        return frame, y, _parts(outside, self.seed)
 
     def predict(self, frame: pd.DataFrame, decimal: str | None = None) -> pd.DataFrame:
         """What :meth:`FDNRegressor.predict_frame` says of every row, and why it is outside, "" for a row inside."""
@@ -144,22 +132,39 @@ class TableModel:
         found = self.regressor.predict_frame(X)
         return found.assign(in_domain=why == "", why_outside=why)
 
-    def predictions(
-        self, path: Path, given: Reading, identifier: str | None = None, rows: int = ROWS
-    ) -> Iterator[tuple[pd.DataFrame, list[str]]]:
-        """Predictions of a file's rows, part after part in their order, and columns of the part that were not used."""
+    def predict_file(
+        self,
+        path: Path,
+        out: Path,
+        given: Reading = FOUND,
+        identifier: str | None = None,
+        rows: int = ROWS,
+    ) -> tuple[int, str]:
+        """Predict a file's rows into a CSV file, ``rows`` in memory at a time; how many, and a sentence or two on them.
+
+        OUT is there once all are predicted.
+        """
         how = reading.found(path, replace(given, missing=self.reading.missing), self.columns.decimal)
-        text = [*self.columns.texts, *([identifier] if identifier else [])]
-        for frame in reading.parts(path, how, rows, text):
-            if identifier is not None and identifier not in frame.columns:
-                raise UserError(f"no column {identifier!r}; {path} has {', '.join(map(repr, frame.columns))}")
-            found = self.predict(frame, how.decimal)
-            if identifier is None:
-                found.insert(0, "row", frame.index + 1)
-            else:
-                found.insert(0, identifier, frame[identifier], allow_duplicates=True)
-            used = {column.name for column in self.columns.columns} | {identifier, self.target}
-            yield found, [name for name in frame.columns if name not in used]
+        used = {column.name for column in self.columns.columns} | {identifier, self.target}
+        text, n, outside = [*self.columns.texts, identifier or ""], 0, 0
+        out.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = out.with_name(f"{out.name}.unfinished")
+        try:
+            for frame in tqdm(reading.parts(path, how, rows, text), unit=f" x {rows} rows", disable=None):
+                if identifier is not None and identifier not in frame.columns:
+                    raise UserError(f"no column {identifier!r}; {path} has {', '.join(map(repr, frame.columns))}")
+                found = self.predict(frame, how.decimal)
+                names = frame[identifier] if identifier else frame.index + 1
+                found.insert(0, identifier or "row", names, allow_duplicates=True)
+                options = {"mode": "a" if n else "w", "header": n == 0, "index": False, "float_format": "%.9g"}
+                found.to_csv(unfinished, lineterminator="\n", encoding="utf-8", **options)
+                n, outside = n + len(found), outside + int((~found["in_domain"]).sum())
+            unfinished.replace(out)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        extra = [repr(name) for name in frame.columns if name not in used]
+        said = f"Columns that the model does not use: {', '.join(extra)}.\n" if extra else ""
+        return n, f"{said}{outside} of {n} rows are outside the data; the column why_outside says why."
 
     def check(self, path: Path | None = None) -> pd.DataFrame:
         """How held-out rows are predicted, a row for each part, in units of the target.
@@ -186,11 +191,9 @@ class TableModel:
         return pd.DataFrame(rows).T.astype({"rows": int})
 
     def save(self, folder: Path) -> None:
-        """Write it to a folder, as :meth:`FDNRegressor.save` does, with TABLE.json beside."""
+        """Write it to a folder, as :meth:`FDNRegressor.save` does, with one more file."""
         self.regressor.save(folder)
-        kept = {name: getattr(self, name) for name in ("target", "split_column", "band", "seed", "source", "remarks")}
-        kept |= {"format": FORMAT, "version": VERSION, "reading": asdict(self.reading)}
-        kept["columns"] = self.columns.as_json()
+        kept = asdict(replace(self, regressor=None)) | {"format": FORMAT, "version": VERSION}
         (Path(folder) / DESCRIPTION).write_text(json.dumps(kept, indent=2), encoding="utf-8")
 
     @classmethod
@@ -200,70 +203,30 @@ class TableModel:
         Raises:
             UserError: where the folder holds no model that ``fdn fit`` wrote, or one of a newer version.
         """
-        regressor = FDNRegressor.load(folder, device)
+        kept = {"regressor": FDNRegressor.load(folder, device)}
         try:
-            kept = json.loads((Path(folder) / DESCRIPTION).read_text(encoding="utf-8"))
-            if (form := kept.pop("format")) != FORMAT or (version := kept.pop("version")) > VERSION:
-                raise UserError(f"{folder} was saved in format {form} {version}; this package reads {VERSION}")
-            how = kept.pop("reading")
-            band, source, remarks = kept.pop("band"), tuple(kept.pop("source")), tuple(kept.pop("remarks"))
-            return cls(
-                regressor, Columns.from_json(kept.pop("columns")), Reading(**{**how, "missing": tuple(how["missing"])}),
-                band=None if band is None else tuple(band), source=source, remarks=remarks, **kept,
-            )  # fmt: skip
+            kept = json.loads((Path(folder) / DESCRIPTION).read_text(encoding="utf-8")) | kept
+            if kept.pop("format") != FORMAT or kept.pop("version") > VERSION:
+                raise UserError(f"{folder} was saved in a newer format than this package reads, {VERSION}")
+            columns = [Column(**column) for column in kept["columns"]["columns"]]
+            kept["columns"] = Columns(columns, kept["columns"]["decimal"])
+            return cls(**kept | {"reading": Reading(**kept["reading"])})
         except UserError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{folder} has no {DESCRIPTION} that can be read; `fdn fit` writes it") from error
 
 
-def write_predictions(
-    model: TableModel, path: Path, out: Path, given: Reading, identifier: str | None
-) -> tuple[int, list[str]]:
-    """Predict a file's rows into a CSV file; how many, and what there is to say about them.
-
-    A part of the rows is in memory at a time; OUT is there once all are predicted.
-    """
-    n, outside, extra = 0, 0, []
-    unfinished = out.with_name(f"{out.name}.unfinished")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(unfinished, "w", encoding="utf-8", newline="") as file, tqdm(unit=" rows", disable=None) as bar:
-            for found, extra in model.predictions(path, given, identifier):
-                found.to_csv(file, index=False, header=n == 0, lineterminator="\n", float_format="%.9g")
-                n, outside = n + len(found), outside + int((~found["in_domain"]).sum())
-                bar.update(len(found))
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    said = [f"Columns that the model does not use: {', '.join(map(repr, extra))}."] if extra else []
-    return n, [*said, f"Predicted {n} rows; {outside} are outside the training data, column why_outside says why."]
+def _with_target(frame: pd.DataFrame, target: str, decimal: str | None) -> tuple[pd.DataFrame, np.ndarray]:
+    """Rows that have a target, and it."""
+    frame = frame[frame[target].notna()]
+    return frame, Column(target, "number").values(frame[target], decimal or ".")
 
 
-def _with_target(frame: pd.DataFrame, target: str, decimal: str | None) -> tuple[pd.DataFrame, np.ndarray, list[str]]:
-    """Rows that have a target, it, and a sentence on the others."""
-    y, given = numbers(frame[target], decimal or "."), frame[target].notna().to_numpy()
-    if len(wrong := np.flatnonzero(given & ~np.isfinite(y))):
-        raise UserError(
-            f"the target {target!r} has {frame[target].iloc[wrong[0]]!r} in data row {wrong[0] + 1}, which is no finite "
-            f"number; correct it, or name it with --missing where it means no value"
-        )
-    remarks = [] if given.all() else [f"{(~given).sum()} of {len(given)} rows have no {target!r}, and are left out."]
-    return frame[given], y[given], remarks
-
-
-def _split_values(column: Columns, frame: pd.DataFrame) -> np.ndarray:
-    """The split column in numbers, ``(N,)``; where it is missing, its median."""
-    return column.transform(frame)[0].iloc[:, 0].to_numpy()
-
-
-def _parts(n: int, seed: int, outside: np.ndarray | None) -> np.ndarray:
-    """``(n,)`` text: the part of every row."""
-    part = np.full(n, TRAIN, dtype=object)
-    order = np.random.default_rng(seed).permutation(n)
-    if outside is not None:
-        part[outside] = OUTSIDE
-        order = order[~outside[order]]
+def _parts(outside: np.ndarray, seed: int) -> np.ndarray:
+    """``(n,)`` text: the part of every row, given which are beyond the band."""
+    part = np.where(outside, OUTSIDE, TRAIN).astype(object)
+    order = np.random.default_rng(seed).permutation(np.flatnonzero(~outside))
     part[order[: round(HELD_OUT * len(order))]] = INSIDE
     return part
 
