@@ -81,7 +81,8 @@ def keep(fig, stem):
 #
 # $R_{\mathrm{interp}}=[-1,1]$, tested on $[-10,10]$, no noise on the targets. The grid seed is 0 and the same
 # for all tasks, models and seeds. In the published runs half of the 512 validation points lie outside
-# $[-1,1]$; they decide nothing, as the checkpoint is chosen on the ID half.
+# $[-1,1]$; they decide nothing, as the checkpoint is chosen on the ID half. What that choice decides, and what the last
+# epoch in its place would give, is in sections [3.3](03_toy.ipynb) and [4.3](04_uci.ipynb).
 
 # %%
 step = data.load("step")
@@ -471,8 +472,8 @@ print(pd.DataFrame(rows, index=["PUBLISHED", "AS_WRITTEN"]).T.to_string())
 print(f"\n{len(rows)} of {len(fields(Protocol)) - 1} settings differ")
 
 # %% [markdown]
-# `noise` and `warmup_unit` change the experiment most (sections 1.9 and 1.11). What each difference does to
-# the numbers is measured on the page of differences.
+# `noise` and `warmup_unit` change the experiment most (sections 1.9, 1.11 and, for what a warm-up in epochs means for
+# the kept epoch, [3.3](03_toy.ipynb)). What each difference does to the numbers is measured on the page of differences.
 
 # %% [markdown]
 # An ablation is a `replace`, and labels itself, so its results cannot be mistaken for the protocol's:
@@ -516,7 +517,8 @@ assert representative_seed(runs, "step") == 1
 #
 # ## Summary
 #
-# - ID is a band of one input; validation, which chooses the epoch, is inside it, like training.
+# - ID is a band of one input; validation, which chooses the epoch (sections [3.3](03_toy.ipynb),
+#   [4.3](04_uci.ipynb)), is inside it, like training.
 # - $\mathrm{MSE}_i$ is the error of a draw and contains $\mathrm{Var}_i$, so that $b\approx1$ and
 #   $\rho(\mathrm{Var},\mathrm{MSE})\approx1$ come by themselves where the variance is large.
 # - The CRPS is that of the empirical distribution of the draws: ten members pay more for being few than 100 draws.

@@ -160,8 +160,8 @@ show(*(findings.spread_over_seeds(metrics, name, label) for name in names))
 # The published tables leave out what a model achieves in either region. **Ours:** the absolute numbers,
 # beside a model that knows nothing of $x$ and predicts the mean of the training targets. $\mathrm{MSE}_i$
 # is the error of a *single draw*; what one would use is the predictive mean, whose error is in the next
-# column, less what $K$ draws add to it by chance. That correction can make it slightly negative, which says that the
-# error is below what the draws resolve and ranks nothing.
+# column, less what $K$ draws add to it by chance. That correction can make it slightly negative: the error is then
+# smaller than what $K$ draws can resolve, and which of two such errors is the smaller one cannot be said.
 
 # %%
 for name in names:
@@ -210,10 +210,11 @@ show(*map(chapter.of_scatter, studies))
 draw(figures.mse_var_seeds, has_bands)
 
 # %%
-show(*map(chapter.of_bias, studies))
 known = [study.bands for study in studies if has_bands(study)]
 if known:
     show(over_seeds.bias_table(pd.concat(known)), over_seeds.bias_sentence(pd.concat(known)))
+    show("The one seed of the first figures is a draw from these distributions:")
+show(*map(chapter.of_bias, studies))
 
 # %% [markdown]
 # ## 3.8 Intervals
@@ -257,7 +258,7 @@ show(chapter.claims_that_matter(book))
 # ## 3.11 Conclusion
 
 # %%
-show(*(chapter.conclusion(book, name) for name in names))
+show(*(chapter.conclusion(book, name) for name in names), *chapter.verdicts(book, "FDN is ID-competitive"))
 
 # %% [markdown]
 # The FDNs are the cautious models: their intervals hold the targets far outside, where those of accurate models often do
@@ -284,8 +285,8 @@ show(*(chapter.conclusion(book, name) for name in names))
 #
 # <details><summary>Answer</summary>
 #
-# Outside the band distance ranks MSE nearly as well as Var does, and the squared error of the mean better: on one input,
-# distance is all there is to know about extrapolation, and everything grows with it. On these tasks a high rank
+# Outside the band distance ranks MSE nearly as well as Var does, and on step the squared error of the mean better: on
+# one input, distance is all there is to know about extrapolation, and everything grows with it. On these tasks a high rank
 # correlation cannot tell an uncertainty from a distance.
 # </details>
 

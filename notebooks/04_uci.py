@@ -184,10 +184,11 @@ show(*map(chapter.of_scatter, studies))
 draw(figures.mse_var_seeds, has_bands)
 
 # %%
-show(*map(chapter.of_bias, studies))
 known = [study.bands for study in studies if has_bands(study)]
 if known:
     show(over_seeds.bias_table(pd.concat(known)), over_seeds.bias_sentence(pd.concat(known)))
+    show("The one seed of the first figures is a draw from these distributions:")
+show(*map(chapter.of_bias, studies))
 
 # %% [markdown]
 # ## 4.8 Intervals
@@ -245,8 +246,9 @@ show(*map(chapter.of_deltas, studies))
 draw(lambda study: figures.seeds_scatter(study.runs, study.seed, f"{study.dataset}, all seeds\n{study.places}"))
 
 # %% [markdown]
-# Close to the trend is every seed, for MSE contains Var. How far along it the representative seed lies is another
-# question: its ranks are in the line below each title.
+# A seed's MSE contains its Var. Where Var is most of it, seeds lie along a line whatever they are, so that a seed close
+# to the trend need not be a typical one. What tells is how far along the trend it lies: its ranks are in the line below
+# each title.
 
 # %% [markdown]
 # ## 4.12 The paper's claims
@@ -261,12 +263,13 @@ show(chapter.claims_that_matter(book))
 # ## 4.13 Conclusion
 
 # %%
-show(*(chapter.conclusion(book, name) for name in names))
+show(*(chapter.conclusion(book, name) for name in names), *chapter.verdicts(book, "FDN is ID-competitive"))
 
 # %% [markdown]
 # On real data the shift is milder, and so is the FDNs' answer to it: they are wide inside and outside alike, and their
-# intervals hold nearly every target because of the first. Simpler models have the more accurate mean inside. Variance
-# says much of the error of a draw, which it is part of, and little of the error of the mean.
+# intervals hold nearly every target because of the first. Dropout, ensemble and BayesNet have the more accurate mean
+# inside. On ccpp and energy, ΔVar of GaussHyperNet, whose weights do not see the input, is larger than that of either
+# FDN. Variance says much of the error of a draw, which it is part of, and little of the error of the mean.
 #
 # ## Exercises
 #
@@ -276,7 +279,7 @@ show(*(chapter.conclusion(book, name) for name in names))
 #
 # <details><summary>Answer</summary>
 #
-# The first, by a quarter or more; the second hardly at all. ρ(Var, MSE) is high because MSE is mostly Var, and
+# The first, by about a quarter; the second hardly at all. ρ(Var, MSE) is high because MSE is mostly Var, and
 # ρ(Var, Bias²) is about zero inside: what the variance calls uncertain is no worse predicted.
 # </details>
 

@@ -474,10 +474,7 @@ for model in ("IC-FDNet", "LP-FDNet"):
 # %% [markdown]
 # ## 7.8 Which is worth its cost
 #
-# For each option the CRPS inside and outside the training band, as a ratio to the published setting under the same
-# seed: the geometric mean over seeds and its 90 % t-interval. Left of 1 is better.
-#
-# Three names need a word:
+# Three of the options' names need a word:
 #
 # - *fresh noise for each example*: weights are drawn anew for every example, as Algorithm 1 prints it. The published
 #   runs draw once per pass and use these weights for all examples of the batch.
@@ -485,6 +482,9 @@ for model in ("IC-FDNet", "LP-FDNet"):
 #   bounded, however far the input is from the data.
 # - *small initial sigma*: the weights begin at $\sigma=0.1/\sqrt{d_{\ell-1}}$ around the weights of an `nn.Linear`, in
 #   place of $\sigma\approx\operatorname{softplus}(0)$ around a mean that depends on the input.
+#
+# For each option the CRPS inside and outside the training band, as a ratio to the published setting under the same
+# seed: the geometric mean over seeds and its 90 % t-interval. Left of 1 is better.
 
 # %%
 fig, axes = plt.subplots(1, 2 * len(sets), figsize=(4.2 * len(sets) + 3, 5.2), sharey=True, squeeze=False)

@@ -21,9 +21,9 @@
 # > trainable “uncertainty adapter’’ is inserted on top of a largely fixed backbone — *Appendix G,
 # > “Middle-layer usage and adapter-style deployment”*
 #
-# The paper proposes it and does not try it. Here it is tried, on a network three times as deep and twice as
-# wide as the study's, and on a classifier of rotated digits, beside what costs less thought: the plain network
-# with the residuals of its validation rows as noise, MC dropout, an ensemble.
+# The paper proposes it and does not try it. Here it is tried, on a network of three hidden layers of 64 units, and
+# on a classifier of rotated digits, beside what costs less thought: the plain network with the residuals of its
+# validation rows as noise, MC dropout, an ensemble.
 #
 # 1 Where it helps and where not · 2 Two lines · 3 What it costs · 4 A loop of one's own · 5 In and out of
 # distribution · 6 Rotated digits
@@ -251,6 +251,8 @@ show(report.cost_table(digits, made["seconds"]))
 #   temperature. Between 45° and 75° its NLL is worse than the plain head's. The temperature is no remedy there: it
 #   raises the plain head's NLL, so that with one for each the FDN head's is no longer worse.
 #   These are few of many comparisons, and their intervals leave 0 out by little.
+# - **On rotated digits the ensemble does better.** From 30° to 60° its NLL is lower than that of either kind of FDN layer,
+#   while neither has a temperature; with one for each they are not told apart.
 # - *A small fraction of the backbone* is a matter of the backbone: here the layers outweigh it.
 #
 # What was not tried: the network's input as the signal, `activation="tanh"`, which bounds the weights, a larger

@@ -36,9 +36,13 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+def extras_of_make_env() -> dict[str, list[str]]:
+    return {name: texts for name, texts in project()["optional-dependencies"].items() if name != "rivals"}
+
+
 def requirements() -> list[Requirement]:
-    """Of the project and its extras, all of which `make env` installs."""
-    extras = project()["optional-dependencies"].values()
+    """Of the project and of the extras that `make env` installs."""
+    extras = extras_of_make_env().values()
     return [Requirement(text) for group in (project()["dependencies"], *extras) for text in group]
 
 
@@ -51,7 +55,7 @@ def test_lock_is_nothing_but_exact_pins():
 
 def test_lock_pins_every_dependency_at_an_allowed_version():
     pins = locked()
-    for requirement in requirements():
+    for requirement in [*requirements(), *map(Requirement, project()["optional-dependencies"]["rivals"])]:
         pin = pins.get(canonicalize_name(requirement.name))
         assert pin is not None, f"requirements.lock lacks {requirement.name}; pin it there"
         assert requirement.specifier.contains(pin), f"{requirement} does not allow the pinned {pin}"
@@ -111,9 +115,9 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
     assert (modules | {"sklearn"}) & set(done.stdout.split()) == set(), "scikit-learn takes a second to import"
 
 
-def test_make_env_installs_every_extra():
+def test_make_env_installs_the_extras():
     [extras] = re.findall(r"-e '\.\[(.*)\]'$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(extras.split(",")) == sorted(project()["optional-dependencies"])
+    assert sorted(extras.split(",")) == sorted(extras_of_make_env())
 
 
 def test_triton_is_a_dependency_where_it_has_wheels():
@@ -128,7 +132,7 @@ def test_triton_is_a_dependency_where_it_has_wheels():
 
 def test_environment_yml_is_no_second_list_of_versions():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
-    extras = ",".join(project()["optional-dependencies"])
+    extras = ",".join(extras_of_make_env())
     assert environment["dependencies"] == ["python=3.11", "pip", {"pip": [f"-e .[{extras}]"]}]
 
 

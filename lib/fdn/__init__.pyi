@@ -8,6 +8,7 @@ from .models import ModelSpec as ModelSpec
 from .models import model_spec as model_spec
 from .protocol import AS_WRITTEN as AS_WRITTEN
 from .protocol import PUBLISHED as PUBLISHED
+from .protocol import RECOMMENDED as RECOMMENDED
 from .protocol import Protocol as Protocol
 from .protocol import get_protocol as get_protocol
 from .training.loop import Fit as Fit

@@ -32,6 +32,7 @@ from fdn.terminal import open_streams
 EXTRAS = {  # of pyproject.toml: the modules that each brings
     "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests"),
     "notebooks": ("jupytext", "nbclient", "nbconvert", "nbformat", "papermill"),
+    "rivals": ("laplace", "mapie", "ngboost"),
     "workflow": ("snakemake",),
     "site": ("PIL", "bs4", "docutils", "furo", "jinja2", "myst_nb", "sphinx"),
 }
@@ -135,6 +136,7 @@ NUMBER = {"type": _number}
 REPEATED = {"action": "append", "default": []}
 
 ALL_MODELS = (*models.MODEL_NAMES, models.BASELINE)
+RIVAL_SETS = (*data.DEVELOPMENT_SETS, *data.VERDICT_SETS)
 PLACES = f"{', '.join(devices.DEVICES)}: where training and prediction run"
 SIX = ",".join(models.PAPER_MODELS)
 
@@ -521,6 +523,23 @@ def _adapters(args: argparse.Namespace) -> None:
             frames.append(adapters.study(task, [seed]))
             written = adapters.write(pd.concat(frames), args.out)  # after each seed: what is computed is kept
         _say_written(written)
+
+
+@command(
+    option(DATASET, f"of {', '.join(RIVAL_SETS)} (default: all)"),
+    option("--methods", "of those on the page data/rivals (default: all)"),
+    option("--seeds", f"{SEEDS_SYNTAX} (default: 0:10)", default="0:10"),
+    out("rivals"),
+    examples=("", "--datasets airfoil,diabetes --methods 'GP,10 MLPs' --seeds 0:3", "--out data/rivals"),
+)
+def _rivals(args: argparse.Namespace) -> None:
+    """What people use for tables, on the sets by which recommended settings are chosen and judged; and their page."""
+    from fdn.report import rivals as page
+    from fdn.runs import rivals
+
+    chosen = _named(args.methods, rivals.METHODS, "method") or list(rivals.METHODS)
+    table = rivals.run(_named(args.dataset, RIVAL_SETS) or RIVAL_SETS, chosen, parse_seeds(args.seeds), args.out)
+    _say_written([table, page.write(args.out)])
 
 
 @command(

@@ -29,6 +29,7 @@ CLAIMS = ROOT / "data" / "claims"  # the paper's sentences, judged
 EXTRAS = ROOT / "data" / "extras"  # runs beyond the published tables: other protocols, objectives, models
 SEEDS = ROOT / "data" / "seeds"  # the page of what all seeds say together
 LAYERS = ROOT / "data" / "layers"  # FDN layers in networks that were trained without them
+RIVALS = ROOT / "data" / "rivals"  # FDN as recommended beside what people use
 FIGURES = ROOT / "figures"
 NOTEBOOKS = ROOT / "notebooks"
 DEFAULT_OUT = ROOT / "out"  # where runs write; ignored by git

@@ -1,7 +1,8 @@
-"""Every setting in which runs can differ, as data: ``PUBLISHED``, ``AS_WRITTEN``, and ``replace`` for ablations.
+"""Every setting in which runs can differ, as data: three named protocols, and ``replace`` for ablations.
 
 ``PUBLISHED`` holds what the paper's published numbers were computed with, ``AS_WRITTEN`` the paper read literally;
-the page of differences lists them side by side. An ablation is ``replace(PUBLISHED, warmup=50)``.
+the page of differences lists them side by side. ``RECOMMENDED`` is ours, for data of one's own. An ablation is
+``replace(PUBLISHED, warmup=50)``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Protocol:
         UserError: for a value outside its range, naming the field.
     """
 
-    base: Literal["published", "as_written"]  # the named protocol this one is, or started from
+    base: Literal["published", "as_written", "recommended"]  # the named protocol this one is, or started from
     # data
     toy_functions: Literal["published", "printed"] = "published"  # toy targets
     toy_validation: Literal["published", "printed"] = "published"  # validation points: 256 ID + 256 OOD, or 512 ID
@@ -59,7 +60,7 @@ class Protocol:
     noise_variance: Positive = 0.5  # sigma^2 of the likelihood; beta = 2 sigma^2 turns the ELBO into MSE + beta KL
     prior_scale: Scale | Literal["fan_in"] = 1.0  # sigma_0; "fan_in": 1 / sqrt(d_in) of each layer
     beta_schedule: Literal["constant", "linear", "cosine", "sigmoid"] = "linear"
-    beta_max: NonNegative = 1.0
+    beta_max: NonNegative | Literal["auto"] = 1.0  # "auto": chosen from the training rows, fdn.training.recipe
     layer_beta: NonNegative = 1.0  # beta of the last layer's KL, as a share of the first one's; between them geometric
     warmup: Whole = 200
     warmup_unit: Literal["epochs", "updates"] = "epochs"
@@ -67,6 +68,7 @@ class Protocol:
     noise: Literal["shared", "independent"] = "shared"  # one draw per weight and pass, or fresh per example
     # optimisation
     epochs: Count = 400  # divided by the number of members for the ensemble
+    most_updates: Count | None = None  # fewer epochs where these would be more updates
     learning_rate: Positive = 1e-3
     rate_schedule: Literal["constant", "one_cycle"] = "constant"  # up to `learning_rate` and down to nothing
     batch_size: Count = 64
@@ -75,8 +77,10 @@ class Protocol:
     dtype: Literal["float32", "float64"] = "float64"  # on the CPU the faster: the loops are compiled for it alone
     # validation and test
     keep: Literal["best", "last"] = "best"  # the epoch of the smallest validation score, or the last one
+    look: Count = 1  # epochs between looks at the validation points; the last one is always looked at
     patience: Count | None = None  # epochs without a better score after which a seed's training ends
     score: Literal["function", "observation"] = "function"  # CRPS of f(x), or with the likelihood's noise
+    fit_noise: bool = False  # multiply the likelihood's variance, once trained, by what suits the validation points
     eval_draws: Count = 100  # K for validation and test
     variance_offset: NonNegative = 1e-6  # added to Var_i
     temperature: NonNegative = 1.0  # factor of the weights' standard deviation in prediction
@@ -112,7 +116,32 @@ AS_WRITTEN = Protocol(
     variance_offset=0.0,
 )
 
-PROTOCOLS: dict[str, Protocol] = {protocol.base: protocol for protocol in (PUBLISHED, AS_WRITTEN)}
+# Ours, for data of one's own; what each setting brings: data/rivals/README.md
+RECOMMENDED = Protocol(
+    base="recommended",
+    width=50,
+    hyper=8,
+    networks=5,
+    hyper_activation="tanh",
+    init_sigma="auto",
+    prior_scale="fan_in",
+    likelihood="heteroscedastic",
+    beta_schedule="constant",
+    beta_max="auto",
+    noise="independent",
+    epochs=300,
+    most_updates=3000,
+    learning_rate=3e-3,
+    rate_schedule="one_cycle",
+    clip_norm=None,
+    dtype="float32",
+    look=5,
+    score="observation",
+    fit_noise=True,
+)
+
+PAPER_PROTOCOLS: dict[str, Protocol] = {protocol.base: protocol for protocol in (PUBLISHED, AS_WRITTEN)}
+PROTOCOLS = {**PAPER_PROTOCOLS, RECOMMENDED.base: RECOMMENDED}
 
 
 def get_protocol(name: str, **changes: Any) -> Protocol:

@@ -18,7 +18,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fdn import FDNRegressor
 
-FEW = {"max_epochs": 30, "n_networks": 1, "hidden_layer_sizes": (16,), "hyper": 4, "draws": 10, "learning_rate": 0.02}
+FEW = {
+    "max_epochs": 30, "n_networks": 1, "hidden_layer_sizes": (16,), "hyper": 4, "draws": 10, "learning_rate": 0.02,
+    "beta": 3e-3,
+}  # fmt: skip
 # As for scikit-learn's own SGDRegressor: the minibatches of a row of weight 2 are not those of the row given twice
 NOT_HELD = {"check_sample_weight_equivalence_on_dense_data": "minibatches are drawn by rows, not by weight"}
 

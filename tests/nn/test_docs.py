@@ -102,6 +102,9 @@ def test_sentences_are_those_of_the_results():
     assert means.loc[0, :].ece_tempered[adapters.PLAIN] < means.loc[0, :].ece[adapters.PLAIN]
     assert set(told_apart(digits, "nll", "FDN head", +1)) == {45, 60, 75}
     assert told_apart(digits, "nll_tempered", "FDN head", +1) == []
+    for method in ("FDN head", "FDN adapter, last two"):  # beside the ensemble, in notebook 08
+        assert {30, 45, 60} <= set(told_apart(digits, "nll", method, +1, adapters.ENSEMBLE))
+        assert not any(told_apart(digits, "nll_tempered", method, sign, adapters.ENSEMBLE) for sign in (-1, +1))
     raised = digits.query("angle > 0").groupby(["angle", "method"])[["nll", "nll_tempered"]].mean()
     raised = raised.xs(adapters.PLAIN, level="method")
     assert "raises the plain network's NLL on rotated ones" in TEXT and (raised.nll_tempered > raised.nll).all()

@@ -93,7 +93,7 @@ def numbers(**kinds):
     return pd.DataFrame(rows, columns=list(bands.COLUMNS))
 
 
-def test_the_sentence_on_bias_says_where_var_ranks_the_errors_of_the_mean():
+def test_the_sentence_on_bias_says_where_var_goes_with_the_errors_of_the_mean():
     curves = numbers(**{
         "IC-FDNet|rho_bias2|all": (0, -0.2, -0.04, 0.1), "IC-FDNet|rho_mse|all": (0, 0.99, 1.0, 1.0),
         "IC-FDNet|rho_bias2|ID": (0, -0.2, -0.1, 0.1), "LP-FDNet|rho_bias2|all": (0, 0.6, 0.8, 0.9),
@@ -101,9 +101,9 @@ def test_the_sentence_on_bias_says_where_var_ranks_the_errors_of_the_mean():
         "BayesNet|rho_bias2|all": (0, 0.9, 0.95, 0.99),
     })  # fmt: skip
     words = seeds.bias_sentence(curves)
-    assert "Over all test points it ranks those of LP-FDNet on energy (0.800 [0.600, 0.900], with MSE 1.000)" in words
-    assert "it does not rank those of IC-FDNet on energy (-0.040 [-0.200, 0.100], with MSE 1.000)" in words
-    assert "Inside the band the medians lie between -0.100 and 0.200." in words and "BayesNet" not in words
+    assert "is above 0 for LP-FDNet on energy (0.800 [0.600, 0.900]; with MSE 1.000)" in words
+    assert "on both sides of 0 for IC-FDNet on energy (-0.040 [-0.200, 0.100]; with MSE 1.000)" in words
+    assert "Inside the training band the medians lie between -0.100 and 0.200." in words and "BayesNet" not in words
     row = cells(seeds.bias_table(curves), "energy", "LP-FDNet")
     assert row["ρ(Var, Bias²)"] == "0.800 [0.600, 0.900]" and row["b′"] == "—" and row["Seeds"] == "20"
 

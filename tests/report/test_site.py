@@ -21,6 +21,7 @@ from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import figures, published
 from fdn.report.claims import summary
 from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED
+from fdn.report.comparison import misses
 from fdn.report.site import build, claims, explore, guides, markup, notebooks, pages
 from fdn.report.site.base import Site
 from fdn.report.site.glossary import ANCHORS, TERMS
@@ -131,6 +132,20 @@ def test_the_front_page_takes_its_answers_from_the_readme_and_its_counts_from_th
     found = claims.statements()
     for verdict, count in claims.counts(found).items():
         assert re.search(rf"<b>{count}</b> of {len(found)} statements: <span[^>]*>{verdict}</span>", page)
+    assert "Holds in part</a> by" in page and "(it holds on sine alone)" in page
+
+
+def test_the_front_page_says_what_is_known_of_the_numbers_outside_and_how_fast_the_op_is(tmp_path):
+    site = Site.of(paths.COMMITTED_RESULTS, tmp_path)
+    pages._index(site, claims.statements(), documents=[], notebooks=[], explored=False, guides=[])
+    page = text_of(tmp_path, "index.md")
+    reasons = misses(site.comparison)["reason"]
+    kinds = [reasons.str.startswith(words) for words in ("Open: ", "One of the eight that lie outside, where chance")]
+    assert (kinds[0] | kinds[1]).all() and len(reasons) == 8
+    known = f"{kinds[0].sum()} are open, {kinds[1].sum()} are put down to chance, which would leave 5 outside"
+    assert known in page
+    ratios = pd.read_csv(paths.ROOT / "data" / "benchmark" / "op.csv")["ratio"]
+    assert f"{ratios.min():.1f} to {ratios.max():.1f} times as fast as its definition does" in page
 
 
 def test_claims_page_has_every_statement_once_with_its_verdict_first_and_a_link_of_its_own(source):
@@ -259,9 +274,9 @@ def test_notebook_cells_that_only_import_are_folded_and_figures_are_described():
     picture = [nbformat.v4.new_output("display_data", {"image/png": "", "text/plain": ""})]
     notebook = nbformat.v4.new_notebook(cells=[
         code("import numpy as np\nfrom fdn import load"),
-        prose("## A head\n\nFirst words.\n\nThe *step* and its [draws](x.md). And more."),
+        prose("## A head\n\nFirst words.\n\nThe *step* and its [draws](x.md). And more.\n\n- an item"),
         code("plt.plot(np.arange(3))", outputs=picture),
-        code("display(figures.risk_coverage(points))", outputs=picture),
+        code("figures.save(figures.risk_coverage(points), out)", outputs=picture),
         code("print(1)"),
     ])  # fmt: skip
     notebooks.dress(notebook)

@@ -30,6 +30,7 @@ BOOK = (
     "07_options",
     "08_adapters",
     "09_your_data",
+    "10_what_makes_fdn_work",
 )
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
@@ -145,6 +146,7 @@ def test_runs_the_same_from_any_directory(path):
         ("07_options", {"recompute", "toy", "real", "seeds", "epochs", "steps"}),
         ("08_adapters", {"dataset", "layers", "freeze", "seeds", "epochs", "recompute", "out"}),
         ("09_your_data", {"path", "target", "split_column", "model", "epochs", "beta", "seed"}),
+        ("10_what_makes_fdn_work", {"dataset", "seeds", "epochs", "recompute"}),
     ],
 )
 def test_parameters_have_types_and_help(name, expected):

@@ -14,32 +14,22 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from fdn.data.dataset import Dataset
+from fdn.devices import choose_device
 from fdn.errors import UserError
 from fdn.estimators import saving
 from fdn.estimators.domain import Domain
 from fdn.estimators.quantiles import mixture_quantiles
 from fdn.models import ENSEMBLES, FDN_MODELS, MODELS, ModelSpec, check_model
-from fdn.protocol import Protocol, get_protocol
+from fdn.protocol import RECOMMENDED, Protocol
 from fdn.settings import MOST, Count, NonNegative, Positive, Range, Scale, checked
 from fdn.training.loop import fit, restore
+from fdn.training.recipe import BETAS, chosen
 
 ROWS = 4096  # predicted at a time
-MOST_VALIDATION_ROWS = 5000
-ROWS_SEEN, FEWEST_EPOCHS, MOST_EPOCHS = 2_000_000, 20, 300  # of "auto": the first over the number of rows, in bounds
-UPDATES, SMALLEST_BATCH, LARGEST_BATCH = 50, 64, 1024  # of "auto": rows over the first, in bounds
+MOST_VALIDATION_ROWS = 2000
+FEWEST_REHEARSED = 20  # rows, below which the largest beta is taken and none is tried
+BATCHES, LARGEST_BATCH = 50, 256  # of "auto": an epoch has so many, of the recommended size at least and this at most
 Part = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
-
-# Until lib/fdn/protocol.py has a recommended protocol
-RECOMMENDED = get_protocol(
-    "published", networks=5, likelihood="learned", rate_schedule="one_cycle", score="observation", noise="independent",
-    init_sigma="auto", prior_scale="fan_in", hyper_activation="tanh", beta_schedule="constant", beta_max=3e-3,
-    learning_rate=3e-3, epochs=300, eval_draws=20, dtype="float32", clip_norm=None,
-)  # fmt: skip
-
-
-def recommended_for(spec: ModelSpec, dataset: Dataset, protocol: Protocol) -> Protocol:
-    """The protocol with a beta chosen from the training rows alone."""
-    return protocol
 
 
 class Trained(NamedTuple):
@@ -49,6 +39,7 @@ class Trained(NamedTuple):
     protocol: Protocol
     parameters: np.ndarray  # (1, n) or (1, M, n)
     scores: np.ndarray  # (1, epochs)
+    noise_factor: np.ndarray  # (1,)
 
 
 class FDNRegressor(RegressorMixin, BaseEstimator):
@@ -65,16 +56,18 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         likelihood: ``"gaussian"``, noise of one size, or ``"heteroscedastic"``, noise that depends on the row.
         observation_noise: of ``"gaussian"``: ``"learned"``, or its standard deviation in units of y.
         beta: weight of the KL divergence of an example beside its negative log-likelihood. ``"auto"``: chosen from the
-            training rows; where weights are the same for all rows (BayesNet, GaussHyperNet) it is 1 / n, the ELBO.
+            training rows (:mod:`fdn.training.recipe`), of which the outermost play those outside; where weights are the
+            same for all rows (BayesNet, GaussHyperNet) it is 1 / n, the ELBO.
         init_sigma: standard deviation of FDN weights at the start; ``"auto"``: 0.1 / sqrt(inputs of the layer).
         prior_scale: standard deviation of the weights' prior; ``"fan_in"``: 1 / sqrt(inputs of the layer).
         n_networks: started apart and trained side by side; their draws are one mixture. ``"auto"``: 5 for an FDN, 10
             for DeepEnsembleNet, else 1.
-        max_epochs: ``"auto"``: as many as show the network two million rows, from 20 to 300.
+        max_epochs: ``"auto"``: 300, or as many as 3,000 minibatches make.
         learning_rate: the peak of a one-cycle schedule.
-        batch_size: ``"auto"``: a fiftieth of the rows, from 64 to 1024.
-        early_stopping: whether rows are held out, and the epoch that predicts them best is kept.
-        validation_fraction: the share of rows held out, 5,000 at most, where ``fit`` is given no others.
+        batch_size: ``"auto"``: a fiftieth of the rows, from 64 to 256.
+        early_stopping: whether rows are held out: the epoch that predicts them best is kept, and the noise is fitted to
+            them where it was learned.
+        validation_fraction: the share of rows held out, 2,000 at most, where ``fit`` is given no others.
         draws: K.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
         random_state: of the start, the held-out rows, training and the draws.
@@ -104,8 +97,8 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
     """
 
     def __init__(
-        self, condition: Literal["layer", "input"] = "layer", hidden_layer_sizes: Sequence[int] = (64,), hyper: int = 8,
-        likelihood: Literal["gaussian", "heteroscedastic"] = "gaussian",
+        self, condition: Literal["layer", "input"] = "layer", hidden_layer_sizes: Sequence[int] = (50,), hyper: int = 8,
+        likelihood: Literal["gaussian", "heteroscedastic"] = "heteroscedastic",
         observation_noise: float | Literal["learned"] = "learned", beta: float | Literal["auto"] = "auto",
         init_sigma: float | Literal["auto"] = "auto", prior_scale: float | Literal["fan_in"] = "fan_in",
         n_networks: int | Literal["auto"] = "auto", max_epochs: int | Literal["auto"] = "auto",
@@ -181,10 +174,14 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         for t, y_scale in enumerate(self.y_scale_):
             data = _dataset(f"target {t}", X[train], y[:, t], X_held, y_held[:, t], weight)
             spec, protocol = self._settings(len(train), y_scale)
-            if spec.name in FDN_MODELS and self.beta == "auto":
-                protocol = recommended_for(spec, data, protocol)
+            distance = np.linalg.norm(np.concatenate([data.x_train, data.x_val]), axis=1)
+            outward = pd.Series(distance).rank(method="first").to_numpy()  # there are outer rows in any case
+            if protocol.beta_max == "auto" and len(outward) < FEWEST_REHEARSED:
+                protocol = replace(protocol, beta_max=max(BETAS))
+            elif protocol.beta_max == "auto":
+                protocol = chosen(spec, data, protocol, choose_device(self.device), outward)
             done = fit(spec, data, protocol, [self.seed_], progress=self.verbose > 0, device=self.device)
-            self.trained_.append(Trained(spec, protocol, done.flat.cpu().numpy(), done.scores))
+            self.trained_.append(Trained(spec, protocol, done.flat.cpu().numpy(), done.scores, done.noise_factor))
             self.best_epoch_[t] = done.best_epoch[0]
         return self
 
@@ -275,7 +272,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         arrays |= {f"domain.{name}": array for name, array in self.domain_._asdict().items()}
         for t, trained in enumerate(self.trained_):
-            arrays |= {f"parameters.{t}": trained.parameters, f"scores.{t}": trained.scores}
+            arrays |= {f"{name}.{t}": getattr(trained, name) for name in Trained._fields[2:]}
         saving.write(folder, described, arrays)
 
     @classmethod
@@ -298,7 +295,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         self.trained_ = []
         for i, t in enumerate(described["targets"]):
             spec = ModelSpec(**t["spec"] | {"hidden": tuple(t["spec"]["hidden"])})
-            numbers = arrays[f"parameters.{i}"], arrays[f"scores.{i}"]
+            numbers = (arrays[f"{name}.{i}"] for name in Trained._fields[2:])
             self.trained_.append(Trained(spec, Protocol(**t["protocol"]), *numbers))
         return self
 
@@ -319,27 +316,27 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         condition = checked("condition", self.condition, Literal["layer", "input"])
         name = ("LP-FDNet" if condition == "layer" else "IC-FDNet") if self.model is None else self.model
         check_model(name)
-        networks = {**dict.fromkeys(FDN_MODELS, RECOMMENDED.networks), **dict.fromkeys(ENSEMBLES, 10)}.get(name, 1)
+        networks = RECOMMENDED.networks if name in FDN_MODELS else 10 if name in ENSEMBLES else 1
         members = auto("n_networks", Count, networks)
         likelihood = checked("likelihood", self.likelihood, Literal["gaussian", "heteroscedastic"])
         noise = checked("observation_noise", self.observation_noise, Positive | Literal["learned"])
-        beta, kind, variance = auto("beta", NonNegative, RECOMMENDED.beta_max), likelihood, 0.5
-        if name not in FDN_MODELS:
-            beta = auto("beta", NonNegative, 1 / n)
-        if likelihood == "gaussian":
-            kind = "learned" if noise == "learned" else "homoscedastic"
-        if kind == "homoscedastic":  # whose loss is 2 sigma^2 times the negative log-likelihood
-            variance = (noise / y_scale) ** 2
-            beta *= 2 * variance
-        epochs = auto("max_epochs", Count, int(np.clip(ROWS_SEEN // n, FEWEST_EPOCHS, MOST_EPOCHS)))
+        beta: Any = auto("beta", NonNegative, "auto" if name in FDN_MODELS else 1 / n)
+        kind = "learned" if likelihood == "gaussian" else likelihood
+        variance = RECOMMENDED.noise_variance
+        if kind == "learned" and noise != "learned":
+            kind, variance = "homoscedastic", (noise / y_scale) ** 2
+            beta = beta if beta == "auto" else 2 * variance * beta  # as its loss is so many times the likelihood's
+        held_out = checked("early_stopping", self.early_stopping, bool)
+        epochs = auto("max_epochs", Count, RECOMMENDED.epochs)
         protocol = replace(
             RECOMMENDED, networks=members, likelihood=kind, noise_variance=variance, beta_max=beta,
             init_sigma=auto("init_sigma", Positive, "auto"),
             prior_scale=checked("prior_scale", self.prior_scale, Scale | Literal["fan_in"]),
             epochs=epochs * (members if name in ENSEMBLES else 1),  # which `fit` divides among the members
+            most_updates=RECOMMENDED.most_updates if self.max_epochs == "auto" else None,
             learning_rate=checked("learning_rate", self.learning_rate, Positive),
-            batch_size=auto("batch_size", Count, int(np.clip(n // UPDATES, SMALLEST_BATCH, LARGEST_BATCH))),
-            keep="best" if checked("early_stopping", self.early_stopping, bool) else "last",
+            batch_size=auto("batch_size", Count, int(np.clip(n // BATCHES, RECOMMENDED.batch_size, LARGEST_BATCH))),
+            keep="best" if held_out else "last", fit_noise=held_out and kind != "homoscedastic",
         )  # fmt: skip
         hidden = tuple(np.atleast_1d(self.hidden_layer_sizes).tolist())
         hyper = self.hyper if MODELS[name].hyper else None
@@ -363,11 +360,12 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         count = checked("draws", draws or self.draws, Count)
         fits = []
         for t, it in enumerate(self.trained_):
-            whole = replace(it.protocol, noise="shared", dtype="float64")
+            whole = replace(it.protocol, dtype="float64")
             data = _dataset(f"target {t}", *(np.empty(s) for s in ((0, X.shape[1]), 0) * 2))
             parameters = it.parameters.astype(np.float64)
-            fits.append(restore(it.spec, data, whole, (self.seed_,), parameters, it.scores, self.device))
-            fits[-1].stack.network.one_mask = True
+            given = it.spec, data, whole, (self.seed_,), parameters, it.scores, self.device, it.noise_factor
+            fits.append(restore(*given))
+            fits[-1].stack.network.functions = True
         parts = []
         for start in range(0, len(X), ROWS):
             z, columns = self._standardised(X[start : start + ROWS]), []

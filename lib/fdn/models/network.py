@@ -43,10 +43,10 @@ class Network(nn.Module):
             None for none.
 
     Attributes:
-        one_mask: whether a draw's dropout masks are the same for all examples in prediction: it is then one function.
+        functions: whether a draw's noise and masks are the same for all examples in prediction: it is then one function.
     """
 
-    one_mask = False
+    functions = False
 
     def __init__(
         self, layers: list[nn.Module], dropout: float = 0.0, predict_with_dropout: bool = False,
@@ -72,7 +72,7 @@ class Network(nn.Module):
     @property
     def draws_masks_late(self) -> bool:
         """Whether predictions draw dropout masks for each example, which is done for one replicate at a time."""
-        return self.dropout > 0 and self.predict_with_dropout and not self.one_mask
+        return self.dropout > 0 and self.predict_with_dropout and not self.functions
 
     @property
     def per_example_noise(self) -> bool:
@@ -92,18 +92,24 @@ class Network(nn.Module):
         ``same_pass`` is the noise of earlier examples of the same pass: what is drawn once per pass is taken from it.
         """
         eps, hidden = [], [layer.d_out for layer in list(self.layers)[:-1]]
+        functions = self.functions and not training
+
+        def for_all(t: Tensor) -> Tensor:
+            return t[..., :1, :].expand(*t.shape[:-2], batch, t.shape[-1])
+
         for i, layer in enumerate(self.layers):
-            shape = noise_shape(layer, kind, draws, batch)
+            shape = noise_shape(layer, kind, draws, 1 if functions else batch)
             once = kind == "shared" or not (layer.sampled and layer.per_example)
-            if same_pass is not None and once:
-                eps.append(same_pass.eps[i])
+            if same_pass is not None and (once or functions):
+                drawn = same_pass.eps[i]
             else:
                 drawn = None if shape is None else streams.normal(*shape)
-                eps.append(drawn if drawn is None or training or self.temperature == 1 else self.temperature * drawn)
+                drawn = drawn if drawn is None or training or self.temperature == 1 else self.temperature * drawn
+            eps.append(drawn if once or not functions else for_all(drawn))
         masked = self.dropout > 0 and (training or self.predict_with_dropout)
-        if masked and self.one_mask and not training:
-            drawn = same_pass.masks if same_pass else [streams.keep(self.dropout, draws, d, 1).mT for d in hidden]
-            masks = tuple(mask[..., :1, :].expand(*mask.shape[:-2], batch, -1) for mask in drawn)
+        if masked and functions:
+            masks = same_pass.masks if same_pass else [streams.keep(self.dropout, draws, d, 1).mT for d in hidden]
+            masks = tuple(map(for_all, masks))
         else:
             masks = tuple(streams.keep(self.dropout, draws, d, batch).mT if masked else None for d in hidden)
         return Noise(kind, tuple(eps), masks)
@@ -117,8 +123,8 @@ class Network(nn.Module):
             kl: ``"analytic"``, ``"sampled"`` or ``"none"``.
 
         Returns:
-            outputs ``(..., K, B, n_outputs)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in {1, B};
-            None where it was not asked for or no layer has one.
+            outputs ``(..., K, B, n_outputs)`` and the KL summed over layers, ``(..., k, b)`` with k in {1, K}, b in
+            {1, B}; None where it was not asked for or no layer has one.
 
         Raises:
             ValueError: for inputs of another width, or noise for another number of layers.

@@ -18,7 +18,7 @@ from fdn.errors import UserError
 from fdn.models import BASELINE, FDN_MODELS, MODEL_NAMES, STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED, Protocol
 from fdn.report import findings, published
-from fdn.report.claims.judging import Finding, judge, published_frame, seed_frames
+from fdn.report.claims.judging import Finding, judge, overall, published_frame, seed_frames
 from fdn.report.claims.statements import CLAIMS
 from fdn.report.findings import DatasetResults, listing
 from fdn.report.published import DATASETS, rows_of
@@ -135,15 +135,15 @@ def of_uncertainty(study: DatasetResults) -> str:
 
 
 def of_scatter(study: DatasetResults) -> str:
-    """Why points lie on the line MSE = Var: the share of Var in MSE."""
-    shares = {model: frame["var"].sum() / frame["mse"].sum() for model, frame in study.points.items()}
-    near = [f"{model} ({share:.0%})" for model, share in shares.items() if share >= MOST]
-    far = [f"{model} ({share:.0%})" for model, share in shares.items() if share < MOST]
-    words = (
-        f"- **{literal(study.dataset)}**, share of Var in the MSE: at least {MOST:.0%} for {listing(near) or 'none'}"
+    """How near points lie to the line MSE = Var: the share of Var in MSE, of all points together and point by point."""
+    parts = []
+    for model, frame in study.points.items():
+        near = (frame["var"] >= MOST * frame["mse"]).mean()
+        parts.append(f"{model} {frame['var'].sum() / frame['mse'].sum():.0%}, {near:.0%}")
+    return (
+        f"- **{literal(study.dataset)}**, share of Var in the MSE of all points together, and share of the points "
+        f"where it is at least {MOST:.0%}, which are those on the line or close above it: {'; '.join(parts)}."
     )
-    words += ", whose points lie on the line by definition" if near else ""
-    return f"{words}; less for {listing(far)}." if far else f"{words}."
 
 
 def of_bias(study: DatasetResults) -> str:
@@ -246,6 +246,18 @@ def conclusion(chapter: Chapter, dataset: str) -> str:
     baseline = here.loc[here["model"] == BASELINE, "mse_id"].median()
     worse = [m for m in present if here.loc[here["model"] == m, "mse_id"].median() > baseline]
     return words + f"Worse than the training mean inside, draw by draw: {listing(worse) or 'none'}."
+
+
+def verdicts(chapter: Chapter, words: str) -> list[str]:
+    """Of a statement of :data:`THAT_MATTER`: a bullet for each of its criteria, over all these data sets."""
+    bullets = []
+    found = _findings(chapter)
+    for criterion, here in found[found["words"].str.startswith(words)].groupby("criterion", sort=False):
+        total = overall(here["conclusion"], here["said"].iloc[0])
+        parts = [f"{'' if kind == total else f'{kind} '}on {listing(list(some))}" for kind, some in
+                 here.groupby("conclusion", sort=False)["dataset"]]  # fmt: skip
+        bullets.append(f"- **“{words}”**, by “{criterion}”: **{total}**: {'; '.join(parts)}.")
+    return bullets
 
 
 def claims_that_matter(chapter: Chapter) -> Table:

@@ -24,10 +24,10 @@ COLOURS = dict(zip((PLAIN, DROPOUT, ENSEMBLE), ("#000000", "#E69F00", "#0072B2")
 FDN_COLOURS = "#D55E00", "#CC79A7", "#009E73"
 
 
-def mean_and_half(values: np.ndarray) -> tuple[float, float]:
-    """Mean over seeds, and half the width of its 95 % interval by Student's t."""
+def mean_and_half(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Mean over seeds, and half the width of its interval by Student's t."""
     n = len(values)
-    half = stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / n**0.5 if n > 1 else np.nan
+    half = stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / n**0.5 if n > 1 else np.nan
     return float(np.mean(values)), float(half)
 
 

@@ -60,27 +60,25 @@ def bias_table(bands: pd.DataFrame) -> Table:
     )  # fmt: skip
 
 
-RANKS = 0.5  # rank correlation from which on a variance is said to rank errors
-
-
 def bias_sentence(bands: pd.DataFrame) -> str:
-    """What follows for the FDNs: where Var ranks the errors of the mean, and where it only ranks itself."""
-    kinds: dict[str, list[str]] = {"ranks": [], "does not rank": [], "ranks, or does not, by seed,": []}
+    """What follows for the FDNs: where errors of the mean are larger at larger Var, and where that is not told."""
+    kinds: dict[str, list[str]] = {"above 0": [], "on both sides of 0": [], "below 0": []}
     inside = []
     for dataset, model in _groups(bands):
         if model not in FDN_MODELS:
             continue
         rho, low, high = _number(bands, dataset, model, "rho_bias2", "all")
         own = _number(bands, dataset, model, "rho_mse", "all")[0]
-        kind = "ranks" if low >= RANKS else "does not rank" if high < RANKS else "ranks, or does not, by seed,"
-        kinds[kind].append(f"{model} on {dataset} ({band_text(rho, low, high)}, with MSE {plain_number(own)})")
+        kind = "above 0" if low > 0 else "below 0" if high < 0 else "on both sides of 0"
+        kinds[kind].append(f"{model} on {dataset} ({band_text(rho, low, high)}; with MSE {plain_number(own)})")
         inside.append(_number(bands, dataset, model, "rho_bias2", "ID")[0])
     if not inside:
         return "There are no FDNs to judge."
-    said = [f"it {kind} those of {listing(some)}" for kind, some in kinds.items() if some]
+    said = [f"{kind} for {listing(some)}" for kind, some in kinds.items() if some]
     return (
-        f"Var is said to rank the squared errors of the predictive mean where ρ(Var, Bias²) is at least {RANKS}. Over "
-        f"all test points {'; '.join(said)}. Inside the band the medians lie between {plain_number(min(inside))} and "
+        "Does a larger Var go with a larger squared error of the predictive mean? ρ(Var, Bias²) is 1 if Var puts these "
+        "errors in their order, and about 0 if it says nothing of them. Over all test points its band over seeds is "
+        f"{'; '.join(said)}. Inside the training band the medians lie between {plain_number(min(inside))} and "
         f"{plain_number(max(inside))}."
     )
 

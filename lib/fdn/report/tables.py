@@ -25,7 +25,7 @@ from fdn.models import (
     model_spec,
     multiply_accumulates,
 )
-from fdn.protocol import PROTOCOLS, PUBLISHED, Protocol
+from fdn.protocol import PAPER_PROTOCOLS, PUBLISHED, Protocol
 from fdn.report.published import PUBLISHED_METRICS, load_published, rows_of
 from fdn.typesetting import Table, literal
 
@@ -292,7 +292,7 @@ def _setting(value: object) -> str:
     return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)
 
 
-def hyperparameter_table(protocols: Mapping[str, Protocol] = PROTOCOLS) -> Table:
+def hyperparameter_table(protocols: Mapping[str, Protocol] = PAPER_PROTOCOLS) -> Table:
     """Every setting of the protocols side by side, one row per field of `Protocol`; differences are marked.
 
     Source: table "Monte Carlo and training Hyperparameters", Appendix F, for what the paper prints of it.
@@ -392,7 +392,7 @@ def all_tables(
         *(build(metrics, name, protocol) for name in datasets for build in (result_table, region_table)),
         hyperparameter_table(),
         split_table(datasets),
-        *(model_table(settings, widths) for settings in PROTOCOLS.values()),
+        *(model_table(settings, widths) for settings in PAPER_PROTOCOLS.values()),
         notation_table(),
     ]
     return [path for table in tables for path in table.write(out_dir)]

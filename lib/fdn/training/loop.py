@@ -36,6 +36,7 @@ class Fit:
         flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members; where it was trained.
         best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
         scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
+        noise_factor: of the likelihood's variance in predictions, ``(R,)``: 1 unless fitted (``Protocol.fit_noise``).
         seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best
             epoch).
     """
@@ -50,6 +51,7 @@ class Fit:
     flat: Tensor
     best_epoch: np.ndarray
     scores: np.ndarray
+    noise_factor: np.ndarray
     seconds: dict[str, float]
 
     @undisturbed()
@@ -88,7 +90,14 @@ class Fit:
         x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
         streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
         prediction = _predict(self.stack, self.spec, self.protocol, self.likelihood, row, x, streams, draws)
-        return Prediction(prediction.draws.cpu(), prediction.noise_variance.cpu())
+        factor, variance = float(self.noise_factor[self.seeds.index(seed)]), prediction.noise_variance.cpu()
+        return Prediction(prediction.draws.cpu(), variance if factor == 1 else factor * variance)
+
+    @undisturbed()
+    def observed(self, seed: int, x: object, draws: int | None = None) -> Tensor:
+        """Draws of Y, ``(K, N)``: those of :meth:`predict`, whose arguments it takes, with the likelihood's noise."""
+        streams = _streams(self.dataset, self.spec, int(seed), "validate", self.protocol)
+        return self.predict(seed, x, draws).observed(streams)
 
     def _row(self, seed: int) -> Tensor:
         if _index(seed) not in self.seeds:
@@ -154,10 +163,10 @@ def _training_data(dataset: Dataset, dtype: torch.dtype, device: torch.device) -
 
 
 def _step(
-    stack: Stack, protocol: Protocol, likelihood: Likelihood, device: torch.device, weighted: bool
-) -> Callable[[Tensor, Tensor, Noise, float, float, Tensor | None], None]:
+    stack: Stack, protocol: Protocol, likelihood: Likelihood, device: torch.device, unusual: bool
+) -> Callable[[Tensor, Tensor, Noise, float | Tensor, float, Tensor | None], None]:
     """What trains the stack on a minibatch: the compiled loops if they compute this, else autograd."""
-    if not weighted and FusedStep.supports(stack, protocol, likelihood):
+    if not unusual and FusedStep.supports(stack, protocol, likelihood):
         return FusedStep(stack, protocol)
     by_autograd = AutogradStep(stack, protocol, likelihood)
     return by_autograd if device == CPU else ReplayedStep(by_autograd)
@@ -187,12 +196,14 @@ def fit(
     likelihood: Likelihood | None = None,
     progress: bool = False,
     device: str | torch.device = CPU,
+    betas: Sequence[float] | None = None,
 ) -> Fit:
     r"""Train a model with every seed at once and keep, for each seed, the epoch with the best validation score.
 
-    The loss is mean squared error + beta KL (or the IWAE bound); Adam; gradient norm clipped per network. After each
-    epoch K draws are taken at the validation points and the smallest mean CRPS (deterministic models: MSE) wins, or the
-    last epoch does where ``protocol.keep`` says so.
+    The loss is the likelihood's data term, by default the squared error, + beta KL (or the IWAE bound); Adam; gradient
+    norm clipped per network. A beta that the protocol leaves open is chosen first (:mod:`fdn.training.recipe`). After
+    each epoch, or some (``protocol.look``), K draws are taken at the validation points and the smallest mean CRPS
+    (deterministic models: MSE) wins, or the last epoch does where ``protocol.keep`` says so.
 
     Args:
         spec: model and widths, e.g. from :func:`fdn.models.model_spec`.
@@ -202,6 +213,7 @@ def fit(
         likelihood: default: the protocol's.
         progress: show a bar on a terminal.
         device: ``"cpu"``, ``"cuda"`` or ``"auto"``; on a GPU whole steps are CUDA graphs. Numbers agree to rounding.
+        betas: ``beta_max`` of each seed, in place of the protocol's.
 
     Results depend on the arguments only: global settings and random numbers of the caller neither enter nor change.
 
@@ -214,10 +226,15 @@ def fit(
     likelihood = _checked_likelihood(spec, dataset, protocol, likelihood)
     p, device, seeds = protocol, choose_device(device), check_seeds(seeds)
     x_train, y_train, x_val, y_val = _training_data(dataset, getattr(torch, p.dtype), device)
+    if p.beta_max == "auto" and betas is None:
+        from fdn.training.recipe import chosen  # which fits, too
+
+        p = chosen(spec, dataset, p, device)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
     stack.flat = to_device(stack.flat, device)
+    own_beta = None if betas is None else torch.tensor(betas).to(x_train).view(-1, *[1] * (stack.flat.dim() - 2))
     weight = None if dataset.weight_train is None else torch.tensor(dataset.weight_train).to(x_train)  # (N,)
-    take_step = _step(stack, p, likelihood, device, weight is not None)
+    take_step = _step(stack, p, likelihood, device, own_beta is not None or weight is not None)
     rows = stack.flat.detach()  # (*lead, n), which steps write to
     lead = tuple(rows.shape[:-1])  # (R,) or (R, M)
     order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
@@ -229,8 +246,7 @@ def fit(
     else:  # all at once
         validated = [(range(len(seeds)), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead))]
     kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
-    epochs, update = max(1, p.epochs // spec.members) if spec.name in ENSEMBLES else p.epochs, 0
-    updates = epochs * -(-len(x_train) // p.batch_size)
+    epochs, update, batches = _epochs(spec, p, len(x_train)), 0, -(-len(x_train) // p.batch_size)
     scores, best = np.full((len(seeds), epochs), np.nan), np.full(len(seeds), np.inf)
     best_epoch, running = np.zeros(len(seeds), int), np.full(len(seeds), True)
     kept, seconds = rows.clone(), dict.fromkeys(("training", "validation", "selection"), 0.0)
@@ -251,9 +267,10 @@ def fit(
                 update += 1
                 step = epoch if p.warmup_unit == "epochs" else update
                 noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
-                beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max)
-                take_step(x, y, noise, beta, rate_at(update, updates, p.rate_schedule, p.learning_rate), w)
-        for group, row, streams in validated:
+                beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max if own_beta is None else 1.0)
+                beta = beta if own_beta is None else beta * own_beta  # (R,) or (R, 1)
+                take_step(x, y, noise, beta, rate_at(update, epochs * batches, p.rate_schedule, p.learning_rate), w)
+        for group, row, streams in validated if epoch % p.look == 0 or epoch == epochs else ():
             with timed("validation"):
                 prediction = _predict(stack, spec, p, likelihood, row, x_val, streams, p.eval_draws)
                 draws = prediction.draws if p.score == "function" else prediction.observed(streams)  # (..., K, N_val)
@@ -267,9 +284,33 @@ def fit(
                     running[r] &= p.patience is None or epoch - best_epoch[r] < p.patience
         if not running.any():
             break
+    factors = np.ones(len(seeds))
+    if p.fit_noise:
+        factors = _noise_factors(stack, spec, p, likelihood, dataset.name, seeds, kept, x_val, y_val)
     return Fit(
-        spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, seconds
-    )
+        spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, factors,
+        seconds,
+    )  # fmt: skip
+
+
+def _epochs(spec: ModelSpec, protocol: Protocol, n: int) -> int:
+    """Epochs of training on n rows."""
+    epochs = max(1, protocol.epochs // spec.members) if spec.name in ENSEMBLES else protocol.epochs
+    most = epochs if protocol.most_updates is None else protocol.most_updates * protocol.batch_size // max(1, n)
+    return min(epochs, max(1, most))
+
+
+def _noise_factors(
+    stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, dataset: str, seeds: Sequence[int],
+    rows: Tensor, x_val: Tensor, y_val: Tensor,
+) -> np.ndarray:  # fmt: skip
+    """Of every seed, ``(R,)``."""
+    found = []
+    for seed, row in zip(seeds, rows):
+        streams = _streams(dataset, spec, seed, "validate", protocol)
+        prediction = _predict(stack, spec, protocol, likelihood, row, x_val, streams, protocol.eval_draws)
+        found.append(prediction.noise_factor(y_val))
+    return np.array(found)
 
 
 def restore(
@@ -280,14 +321,20 @@ def restore(
     parameters: np.ndarray,
     scores: np.ndarray,
     device: str | torch.device = CPU,
+    noise_factor: np.ndarray | None = None,
 ) -> Fit:
     """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``.
 
-    It predicts what it did.
+    It predicts what it did. Without the noise factors, ``(R,)``, they are fitted again, to the validation points.
     """
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
+    if noise_factor is None and not protocol.fit_noise:
+        noise_factor = np.ones(len(seeds))
+    elif noise_factor is None:
+        _, _, x_val, y_val = _training_data(dataset, stack.flat.dtype, stack.flat.device)
+        noise_factor = _noise_factors(stack, spec, protocol, likelihood, dataset.name, seeds, stack.flat, x_val, y_val)
     finite, epochs = np.isfinite(scores), np.arange(scores.shape[1]) + 1
     if protocol.keep == "last":
         best_epoch = np.where(finite, epochs, 0).max(axis=1)
@@ -304,5 +351,6 @@ def restore(
         stack.flat,
         best_epoch,
         scores,
+        noise_factor,
         {},
     )

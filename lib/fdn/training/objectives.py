@@ -174,8 +174,6 @@ def rate_at(update: int, updates: int, schedule: str, peak: float) -> float:
     """
     if schedule == "constant" or updates == 1:
         return peak
-    top, t = max(0.3 * updates - 1, 1e-9), update - 1
-    (low, high), share = ((peak / 25, peak), t / top) if t <= top else ((peak / 25e4, peak), 0.0)
-    if t > top:
-        share = (updates - 1 - t) / (updates - 1 - top)
-    return low + (high - low) * 0.5 * (1 - math.cos(math.pi * share))
+    top, t = 0.3 * updates - 1, update - 1
+    low, share = (peak / 25, t / top) if t <= top else (peak / 25e4, (updates - 1 - t) / (updates - 1 - top))
+    return low + (peak - low) * 0.5 * (1 - math.cos(math.pi * share))

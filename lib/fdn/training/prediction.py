@@ -20,6 +20,7 @@ from fdn.training import fused
 PART_ELEMENTS = 1 << 20  # hidden activations (members x draws x examples x width) alive at once
 # draws x examples x width, where noise or masks are drawn part after part: their draws depend on these sizes
 NOISE_PART_ELEMENTS, MASKED_PART_ELEMENTS = 1 << 17, 1 << 22
+FACTORS = np.geomspace(1e-3, 10, 81)  # of the noise variance
 DEVICE_ELEMENTS = 1 << 26  # in place of PART_ELEMENTS on a GPU, which needs more of them to be busy
 
 
@@ -135,6 +136,18 @@ class Prediction:
         """A draw of Y for each draw of f, with the likelihood's noise, ``(K, N)``."""
         eps = streams.normal(self.draws.numel() // max(1, math.prod(streams.lead))).reshape(self.draws.shape)
         return self.draws + self.noise_variance.sqrt() * eps.to(self.draws.device)
+
+    def noise_factor(self, y: Tensor) -> float:
+        """The factor of the noise variance with which targets y ``(N,)`` are the likeliest, of ``FACTORS``.
+
+        A variance learned with one draw at a time is that of the target and of the weights' own spread.
+        """
+        squared = (self.draws.double() - y).square()  # (K, N)
+        scores = []
+        for factor in FACTORS:
+            variance = factor * self.noise_variance.double()
+            scores.append((-0.5 * (squared / variance + variance.log())).logsumexp(0).mean())
+        return float(FACTORS[int(torch.stack(scores).argmax())])
 
     @property
     def mean(self) -> Tensor:

@@ -39,7 +39,7 @@ class AutogradStep:
             x: inputs ``(*lead, B, d)``; an axis of ``lead`` may be 1.
             y: targets ``(*lead, B)``.
             noise: of the pass.
-            beta: weight of the KL.
+            beta: weight of the KL, one number or one a replicate, ``(*lead)``.
             rate: learning rate.
             weight: of the examples, as y; none: 1.
         """
@@ -65,7 +65,7 @@ class _Held:
     x: Tensor
     y: Tensor
     noise: Noise
-    beta: Tensor  # (): a float would be fixed in the recording
+    beta: Tensor  # a float would be fixed in the recording
     rate: Tensor | float  # a float where it is constant
     weight: Tensor | None
     runs: int = 0
@@ -96,16 +96,22 @@ class ReplayedStep:
         self._held: dict[int, _Held] = {}
 
     def __call__(
-        self, x: Tensor, y: Tensor, noise: Noise, beta: float, rate: float, weight: Tensor | None = None
+        self, x: Tensor, y: Tensor, noise: Noise, beta: float | Tensor, rate: float, weight: Tensor | None = None
     ) -> None:
         """One step on a minibatch; arguments, on the host or the device, as in :meth:`AutogradStep.__call__`."""
         held = self._held.get(x.shape[-2])
         if held is None:
-            held = self._held[x.shape[-2]] = self._buffers(x, y, noise, weight)
-        held.beta.fill_(beta)
+            held = self._held[x.shape[-2]] = self._buffers(x, y, noise, beta, weight)
+        held.beta.copy_(torch.as_tensor(beta))
         if isinstance(held.rate, Tensor):
             held.rate.fill_(rate)
-        pairs = [(held.x, x), (held.y, y), (held.weight, weight), *zip(held.noise.eps, noise.eps), *zip(held.noise.masks, noise.masks)]
+        pairs = [
+            (held.x, x),
+            (held.y, y),
+            (held.weight, weight),
+            *zip(held.noise.eps, noise.eps),
+            *zip(held.noise.masks, noise.masks),
+        ]
         for buffer, t in pairs:
             if t is not None:
                 buffer.copy_(staged(t, self.device), non_blocking=True)
@@ -116,12 +122,12 @@ class ReplayedStep:
         else:
             self._warm_up_or_record(held)
 
-    def _buffers(self, x: Tensor, y: Tensor, noise: Noise, weight: Tensor | None) -> _Held:
+    def _buffers(self, x: Tensor, y: Tensor, noise: Noise, beta: float | Tensor, weight: Tensor | None) -> _Held:
         def like(t: Tensor | None) -> Tensor | None:
             return None if t is None else torch.empty(t.shape, dtype=t.dtype, device=self.device)
 
         held_noise = Noise(noise.kind, tuple(map(like, noise.eps)), tuple(map(like, noise.masks)))
-        beta = self.step.flat.new_empty((), requires_grad=False)
+        beta = self.step.flat.new_empty(torch.as_tensor(beta).shape, requires_grad=False)
         settings = self.step.protocol
         varies = settings.rate_schedule != "constant"  # and is float32, what the fused Adam of a GPU reads
         rate = torch.empty((), device=self.device) if varies else settings.learning_rate

@@ -11,7 +11,7 @@ import pandas as pd
 from fdn import data, paths
 from fdn.data import uci
 from fdn.errors import UserError
-from fdn.protocol import PROTOCOLS, PUBLISHED
+from fdn.protocol import PAPER_PROTOCOLS, PUBLISHED
 from fdn.report import claims, comparison, published, tables
 from fdn.report.console import shown_path as show
 from fdn.report.figures import write_figures
@@ -79,12 +79,12 @@ def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
     frame = results.collect(out)  # cells of these numerics
     if frame.empty:
         raise UserError(f"all results in {out} are of another version of the numerics; run `fdn reproduce` again")
-    known = frame["protocol"].isin(list(PROTOCOLS)) & frame["dataset"].isin(data.NAMES)
+    known = frame["protocol"].isin(list(PAPER_PROTOCOLS)) & frame["dataset"].isin(data.NAMES)
     if left := sorted({f"{row.dataset} {row.protocol}" for row in frame[~known].itertuples()}):
         if not known.any():
             raise UserError(
                 f"{out} holds only results that are not published: {', '.join(left)}; expected built-in data "
-                f"sets under {' or '.join(PROTOCOLS)} without changed settings"
+                f"sets under {' or '.join(PAPER_PROTOCOLS)} without changed settings"
             )
         say(f"left out, as ablations or data sets of your own: {', '.join(left)}")
     return frame[known].reset_index(drop=True)
@@ -114,5 +114,5 @@ def _merge_sidecars(out: Path) -> None:
     """The run times and environments of every block of built-in data and protocols, beside the committed ones."""
     committed = paths.COMMITTED_RESULTS
     old = results.read_sidecars(committed) if results.numerics_of(committed) == results.NUMERICS else []
-    new = [b for b in results.read_sidecars(out) if b["protocol"] in PROTOCOLS and b["dataset"] in data.NAMES]
+    new = [b for b in results.read_sidecars(out) if b["protocol"] in PAPER_PROTOCOLS and b["dataset"] in data.NAMES]
     results.write_sidecars(committed, [*old, *new])

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fdn import paths
 from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_statement, verdict
+from fdn.report.findings import listing
 from fdn.report.site.base import Site
 from fdn.report.site.guides import linked
 from fdn.report.site.markup import TONES
@@ -41,6 +42,14 @@ class Statement:
         """What it is about, and how it says it."""
         first = self.parts[0]
         return first.kind if first.said in ("", "always") else f"{first.kind}, {first.said}"
+
+    @property
+    def where(self) -> str:
+        """On which data sets it holds, if only on some."""
+        held = [part.dataset for part in self.parts if part.conclusion == HOLDS]
+        if not held or len(held) == len(self.parts):
+            return ""
+        return f" (it holds on {listing(held)}{' alone' * (len(held) == 1)})"
 
     @property
     def lines(self) -> list[tuple[str, str, str]]:

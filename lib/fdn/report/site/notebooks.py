@@ -76,12 +76,12 @@ def is_setup(source: str) -> bool:
 
 
 def caption(source: str, prose: str) -> str:
-    """What a figure shows: the first line that documents the function drawing it, else the prose before it."""
-    drawn = re.findall(r"figures\.(\w+)", source)
+    """What a figure shows: the first line that documents the function drawing it, else the paragraph before it."""
+    drawn = re.findall(r"figures\.(?!save\b)(\w+)", source)
     for name in reversed(drawn):
         if doc := getattr(getattr(figures, name, None), "__doc__", None):
             return _sentence(re.sub(r"`+|\s*;? see .*", "", doc.split("\n\n")[0]))
-    paragraphs = [text for text in re.split(r"\n\s*\n", prose) if not re.match(r"\s*([#|>]|```|\$\$|<)", text)]
+    paragraphs = [text for text in re.split(r"\n\s*\n", prose) if not re.match(r"\s*([#|>]|[-*] |```|\$\$|<)", text)]
     if paragraphs:
         return _sentence(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraphs[-1]))
     heading = re.search(r"^#+\s*(.+)$", prose, re.MULTILINE)

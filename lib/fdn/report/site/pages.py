@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from fdn import paths
+from fdn.report.comparison import misses
 from fdn.report.published import score
 from fdn.report.site import claims, datasets, explore, guides, markup, notebooks
 from fdn.report.site.base import Site
@@ -64,9 +65,14 @@ def _index(site: Site, found: list[claims.Statement], **pages: object) -> None:
     """The front page: the verdict and the findings are those of README and ``docs``, the numbers of the results."""
     said = {"verdict": ("README.md", guides.VERDICT), "figure": ("README.md", guides.FIGURE),
             "findings": ("docs/score.md", guides.FINDINGS)}  # fmt: skip
+    reasons = misses(site.comparison)["reason"]
+    known = len(reasons) and (reasons != "").all()
+    op = paths.ROOT / "data" / "benchmark" / "op.csv"
     site.render(
         "index.md", **{name: guides.passage(site, *where) for name, where in said.items()},
         counts=claims.counts(found), first=_first(site), n_statements=len(found), on_gpu=_measured_on_gpu(),
+        n_open=reasons.str.startswith("Open").sum() if known else None,
+        op=pd.read_csv(op)["ratio"] if op.exists() else None,
         competitive=[one for one in found if "ID-competitive" in one.words], **pages,
     )  # fmt: skip
 

@@ -44,7 +44,7 @@ class Entry:
         return self.words or (inspect.getdoc(self.thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
-VALUES = {"MODELS": "fdn.models.zoo", "PUBLISHED": "fdn.protocol", "AS_WRITTEN": "fdn.protocol"}
+VALUES = {"MODELS": "fdn.models.zoo", "PUBLISHED": "fdn.protocol", "AS_WRITTEN": "fdn.protocol", "RECOMMENDED": "fdn.protocol"}
 
 _LAYER = """import torch
 from fdn_kernels import fdn_linear
@@ -121,6 +121,7 @@ print(spec)"""),
 quick = replace(fdn.PUBLISHED, epochs=2)  # an ablation is a protocol with one field replaced
 print(quick.label)""", words="The protocol of the published runs; `AS_WRITTEN` is that of the paper read literally."),
     Entry("fdn", "AS_WRITTEN", words="The protocol that the paper prints."),
+    Entry("fdn", "RECOMMENDED", words="The protocol for data of one's own; notebook 10 says what each setting brings."),
     Entry("fdn", "Protocol"),
     Entry("fdn", "get_protocol", """assert fdn.get_protocol("published") == fdn.PUBLISHED"""),
     Entry("fdn", "fit", """trained = fdn.fit(spec, data, quick, seeds=range(2))
