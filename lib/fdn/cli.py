@@ -177,7 +177,7 @@ def _device(args: argparse.Namespace) -> torch.device:
 
 
 def _reading(args: argparse.Namespace, missing: Sequence[str] = ()) -> Reading:
-    return Reading(args.separator, args.decimal, args.encoding, [*Reading.missing, *missing])
+    return Reading(args.separator or "", args.decimal or "", args.encoding or "", [*Reading.missing, *missing])
 
 
 def _say_written(files: Iterable[Path]) -> None:

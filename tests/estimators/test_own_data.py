@@ -59,7 +59,7 @@ DIRTY = {  # the file, how it is made of the table, and its kinds or what is sai
     "eight.csv": (lambda f, p: f[:8].to_csv(p, index=False), "has 8 rows with a value of 'y' to fit; at least 25"),
     "binary.csv": (lambda f, p: f.assign(a=f["a"] > 5).to_csv(p, index=False), "cannot be the split column"),
     "bom.csv": (lambda f, p: f.to_csv(p, index=False, encoding="utf-8-sig"), "nnc"),
-    "mixed.csv": (lambda f, p: f.assign(b=["12 kg", *f["b"][1:]]).to_csv(p, index=False), "'b' has '12 kg' in data row"),
+    "mixed.csv": (lambda f, p: f.assign(b=["12 kg", *f["b"][1:]]).to_csv(p, index=False), "'b' has '12 kg' in data"),
     "text.csv": (lambda f, p: f.assign(y="high").to_csv(p, index=False), "'y' has 'high' in data row 1"),
 }  # fmt: skip
 

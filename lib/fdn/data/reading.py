@@ -34,7 +34,7 @@ NUMBER = {".": re.compile(_DIGITS.format(",", r"\.")), ",": re.compile(_DIGITS.f
 
 @dataclass(frozen=True)
 class Reading:
-    """How a table is read; None is found.
+    """How a table is read; what is empty is found.
 
     Attributes:
         separator: of a CSV file, one character.
@@ -43,14 +43,14 @@ class Reading:
         missing: texts that mean no value, besides the empty one, ``NA``, ``nan``, ``null`` and the like.
     """
 
-    separator: str | None = None
-    decimal: str | None = None
-    encoding: str | None = None
+    separator: str = ""
+    decimal: str = ""
+    encoding: str = ""
     missing: Sequence[str] = ("?",)
 
     def words(self) -> str:
         """What was found or given of a CSV file."""
-        separator = SEPARATORS.get(self.separator or "", repr(self.separator))
+        separator = SEPARATORS.get(self.separator, repr(self.separator))
         decimal = "point" if self.decimal == "." else "comma"
         return f"separator {separator}, decimal {decimal}, encoding {self.encoding}"
 
@@ -58,7 +58,7 @@ class Reading:
 FOUND = Reading()  # all of it
 
 
-def found(path: Path, given: Reading, otherwise: str | None = None) -> Reading:
+def found(path: Path, given: Reading, otherwise: str = "") -> Reading:
     """What is given, and the rest as the file has it.
 
     Args:
@@ -67,12 +67,12 @@ def found(path: Path, given: Reading, otherwise: str | None = None) -> Reading:
     Raises:
         UserError: for a file that is no text, and options that cannot be.
     """
-    if given.decimal not in (None, *NUMBER):
+    if given.decimal not in ("", *NUMBER):
         raise UserError(f"the decimal sign is {given.decimal!r}; expected . or ,")
-    if given.separator is not None and len(given.separator) != 1:
+    if len(given.separator) > 1:
         raise UserError(f"the separator is {given.separator!r}; expected one character, such as ; or a tab")
     if is_typed(path):
-        return replace(given, separator=None, encoding=None, decimal=given.decimal or ".")
+        return replace(given, separator="", encoding="", decimal=given.decimal or ".")
     encoding = _encoding(path, given.encoding)
     with open(path, encoding=encoding, newline="") as file:
         lines = [line.rstrip("\r\n") for line in islice(file, SAMPLE + 1)]
@@ -133,10 +133,10 @@ def _parts(path: Path, reading: Reading, rows: int | None, text: Sequence[str]) 
         except pd.errors.EmptyDataError:
             raise UserError(f"{path} is empty; a header and rows below it were expected") from None
         names = header.iloc[0].tolist()
-        if all(NUMBER[reading.decimal or "."].fullmatch(name) for name in names):
+        if all(NUMBER[reading.decimal].fullmatch(name) for name in names):
             raise UserError(f"{path} has numbers in its first row; put the columns' names there")
         with pd.read_csv(
-            path, header=0, chunksize=rows or 2**62, na_values=list(reading.missing), decimal=reading.decimal or ".",
+            path, header=0, chunksize=rows or 2**62, na_values=list(reading.missing), decimal=reading.decimal,
             dtype={j: str for j, name in enumerate(names) if name.strip() in text}, low_memory=False, **options,
         ) as reader:  # fmt: skip
             done = 0
@@ -169,7 +169,7 @@ def numbers(column: pd.Series, decimal: str = ".") -> np.ndarray:
     return values
 
 
-def _encoding(path: Path, given: str | None) -> str:
+def _encoding(path: Path, given: str) -> str:
     with open(path, "rb") as file:
         start = file.read(4)
         marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
@@ -199,13 +199,13 @@ def _separator(lines: list[str]) -> str:
     return max(SEPARATORS, key=fit)
 
 
-def _decimal(rows: list[list[str]], separator: str, otherwise: str | None) -> str:
+def _decimal(rows: list[list[str]], separator: str, otherwise: str) -> str:
     """The sign with which more values are numbers; where that leaves both, the one that occurs, if only one does."""
     cells = [cell.strip() for row in rows[1:] for cell in row]
     read = {sign: [cell for cell in cells if cell and pattern.fullmatch(cell)] for sign, pattern in NUMBER.items()}
     if len(read["."]) != len(read[","]):
         return max(read, key=lambda sign: len(read[sign]))
     occurs = {sign: any(sign in cell for cell in read["."]) for sign in NUMBER}
-    if otherwise is None and separator != "," and occurs[","] and not occurs["."]:
+    if not otherwise and separator != "," and occurs[","] and not occurs["."]:
         return ","
     return otherwise or "."

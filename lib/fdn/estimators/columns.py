@@ -106,7 +106,7 @@ class Columns:
         """Names of the columns to be read as text."""
         return [column.name for column in self.columns if column.kind == "category"]
 
-    def transform(self, frame: pd.DataFrame, decimal: str | None = None) -> tuple[pd.DataFrame, np.ndarray]:
+    def transform(self, frame: pd.DataFrame, decimal: str = "") -> tuple[pd.DataFrame, np.ndarray]:
         """Numbers ``(N, d)``, and why a row has what no training row had, ``(N,)`` text; other columns are ignored.
 
         Raises:
@@ -115,7 +115,8 @@ class Columns:
         if absent := [repr(column.name) for column in self.columns if column.name not in frame.columns]:
             there = ", ".join(map(repr, frame.columns))
             raise UserError(f"the table lacks {', '.join(absent)}, which the model needs; it has {there}")
-        inputs, why = {}, np.full(len(frame), "", dtype=object)
+        inputs: dict[str, np.ndarray] = {}
+        why = np.full(len(frame), "", dtype=object)
         for column in self.columns:
             encoded, reasons = column.encoded(frame[column.name], decimal or self.decimal)
             inputs |= encoded

@@ -125,7 +125,7 @@ class TableModel:
             outside = (z < self.band[0]) | (z > self.band[1])
         return frame, y, _parts(outside, self.seed)
 
-    def predict(self, frame: pd.DataFrame, decimal: str | None = None) -> pd.DataFrame:
+    def predict(self, frame: pd.DataFrame, decimal: str = "") -> pd.DataFrame:
         """What :meth:`FDNRegressor.predict_frame` says of every row, and why it is outside, "" for a row inside."""
         X, why = self.columns.transform(frame, decimal)
         why = np.where(why == "", self.regressor.why_outside(X), why)
@@ -193,8 +193,8 @@ class TableModel:
     def save(self, folder: Path) -> None:
         """Write it to a folder, as :meth:`FDNRegressor.save` does, with one more file."""
         self.regressor.save(folder)
-        kept = asdict(replace(self, regressor=None)) | {"format": FORMAT, "version": VERSION}
-        (Path(folder) / DESCRIPTION).write_text(json.dumps(kept, indent=2), encoding="utf-8")
+        kept = {"format": FORMAT, "version": VERSION} | {k: v for k, v in vars(self).items() if k != "regressor"}
+        (Path(folder) / DESCRIPTION).write_text(json.dumps(kept, indent=2, default=asdict), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Self:
@@ -217,10 +217,10 @@ class TableModel:
             raise UserError(f"{folder} has no {DESCRIPTION} that can be read; `fdn fit` writes it") from error
 
 
-def _with_target(frame: pd.DataFrame, target: str, decimal: str | None) -> tuple[pd.DataFrame, np.ndarray]:
+def _with_target(frame: pd.DataFrame, target: str, decimal: str) -> tuple[pd.DataFrame, np.ndarray]:
     """Rows that have a target, and it."""
     frame = frame[frame[target].notna()]
-    return frame, Column(target, "number").values(frame[target], decimal or ".")
+    return frame, Column(target, "number").values(frame[target], decimal)
 
 
 def _parts(outside: np.ndarray, seed: int) -> np.ndarray:
