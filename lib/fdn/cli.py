@@ -21,16 +21,17 @@ from fdn import data, devices, models, paths
 from fdn.arguments import SEEDS_SYNTAX, parse_names, parse_parameter, parse_protocol, parse_seeds
 from fdn.data import uci
 from fdn.data.dataset import Dataset
+from fdn.data.reading import Reading
 from fdn.errors import UserError
 from fdn.protocol import PROTOCOLS, RECOMMENDED, Protocol
 from fdn.report import comparison, console, published, tables
 from fdn.runs import experiment, extras, results
-from fdn.settings import Count, choose, described, parsed
+from fdn.settings import Count, Whole, choose, described, parsed
 from fdn.terminal import open_streams
 
 EXTRAS = {  # of pyproject.toml: the modules that each brings
     "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests"),
-    "notebooks": ("jupytext", "nbclient", "nbformat", "papermill"),
+    "notebooks": ("jupytext", "nbclient", "nbconvert", "nbformat", "papermill"),
     "rivals": ("laplace", "mapie", "ngboost"),
     "workflow": ("snakemake",),
     "site": ("PIL", "bs4", "docutils", "furo", "jinja2", "myst_nb", "sphinx"),
@@ -96,6 +97,17 @@ def _file(text: str) -> Path:
     return _folder(text)
 
 
+def _input(text: str) -> Path:
+    if not _file(text).exists():
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    return _file(text)
+
+
+def _sign(text: str) -> str:
+    """A separator, which may be a tab."""
+    return "\t" if text in ("\t", r"\t", "tab") else _filled(text)
+
+
 def _number(text: str) -> int:
     try:
         return parsed("it", text, Count)
@@ -138,6 +150,12 @@ STORED = (
     option("--results", "default: out if it holds results, else the committed ones", **FOLDER),
     option("--protocol", LABELS, default="published"),
 )
+READING = (
+    option("--separator", "of a CSV file's columns (default: found)", type=_sign, metavar="SIGN"),
+    option("--decimal", "the decimal sign, . or , (default: found)", metavar="SIGN"),
+    option("--encoding", "of a CSV file, such as utf-8 or cp1252 (default: found)", metavar="NAME"),
+    option("--device", f"{PLACES} (default: cpu)", default="cpu"),
+)
 WORKERS = option("--workers", "processes (default: one per core)", **NUMBER)
 
 
@@ -156,6 +174,10 @@ def _device(args: argparse.Namespace) -> torch.device:
     if args.device == "auto" and chosen == devices.CPU:
         print("There is no GPU that PyTorch can use; this runs on the CPU.", file=sys.stderr)
     return chosen
+
+
+def _reading(args: argparse.Namespace, missing: Sequence[str] = ()) -> Reading:
+    return Reading(args.separator or "", args.decimal or "", args.encoding or "", [*Reading.missing, *missing])
 
 
 def _say_written(files: Iterable[Path]) -> None:
@@ -604,6 +626,77 @@ def _smoke(args: argparse.Namespace) -> None:
     shutil.rmtree(out, ignore_errors=True)
     tasks = dict.fromkeys(("step", study.STAND_IN), "0:2")
     engine.run(study.plan(out, tasks, ALL_MODELS, epochs=2), out)
+
+
+@command(
+    option("file", "a table with the columns' names in its first row: CSV, Parquet or Excel (.xlsx)", type=_input),
+    option("--target", "column to predict", required=True, metavar="COLUMN"),
+    option(
+        "--split-column",
+        "train on its 20-80 %% band alone; the rows beyond it show what the model does outside its data",
+        metavar="COLUMN",
+    ),
+    option("--leave-out", "a column that is no input, such as an id; may be repeated", metavar="COLUMN", **REPEATED),
+    option("--missing", "a text, besides NA, nan, null and ?, that means no value; may be repeated", **REPEATED),
+    *READING,
+    option("--epochs", "of training, at most (default: 300, fewer for large tables)", **NUMBER),
+    option("--seed", "of the split and the training (default: 0)", default="0"),
+    out("model"),
+    examples=(
+        "houses.csv --target price --split-column area --leave-out id --out model",
+        "houses.csv --target price --separator ';' --decimal , --encoding cp1252",
+    ),
+)
+def _fit(args: argparse.Namespace) -> None:
+    """Fit an FDN to your own table; a fifth of the rows is held out to check it."""
+    from fdn.estimators.tables import TableModel
+
+    model = TableModel.fit(
+        args.file, args.target, args.split_column, given=_reading(args, args.missing), leave_out=args.leave_out,
+        seed=parsed("--seed", args.seed, Whole), max_epochs=args.epochs or "auto", device=str(_device(args)), verbose=1,
+    )  # fmt: skip
+    model.save(args.out)
+    print(*model.remarks, model.check().to_string(float_format="{:.4g}".format), sep="\n")
+    _say_written([args.out])
+
+
+@command(
+    option("model", "folder that `fdn fit` wrote", type=_folder),
+    option("file", "a table with the same columns, in any order", type=_input),
+    option("--id", "column that names the rows in the predictions (default: their numbers)", metavar="COLUMN"),
+    *READING,
+    option("--out", "a CSV file (default: out/predictions.csv)", default=paths.DEFAULT_OUT / "predictions.csv", **FILE),
+    examples=("model new.csv --out pred.csv", "model new.csv --id house --out pred.csv"),
+)
+def _predict(args: argparse.Namespace) -> None:
+    """Predict the rows of a table: mean, deviations, quantiles, and whether and why a row is unlike the data."""
+    import time
+
+    from fdn.estimators.tables import TableModel
+
+    model, start = TableModel.load(args.model, str(_device(args))), time.perf_counter()
+    n, said = model.predict_file(args.file, args.out, _reading(args), args.id)
+    print(f"{said}\n{n / (time.perf_counter() - start):,.0f} rows a second")
+    _say_written([args.out])
+
+
+@command(
+    option("model", "folder that `fdn fit` wrote", type=_folder),
+    option("--data", "where the table of `fdn fit` is now (default: where it was)", type=_input, metavar="FILE"),
+    option("--out", "a page of HTML (default: out/report.html)", default=paths.DEFAULT_OUT / "report.html", **FILE),
+    examples=("model --out report.html", "model --data houses.csv"),
+    checkout=True,
+)
+def _report(args: argparse.Namespace) -> None:
+    """Say how far to trust a model, in one page: data, fit, calibration, intervals, rows outside. It opens offline."""
+    from fdn.estimators.tables import TableModel
+    from fdn.workflow import notebooks
+
+    model = TableModel.load(args.model)
+    model.table(args.data)  # what cannot be is said before a notebook starts
+    parameters = {"model": str(args.model)} | ({"path": str(args.data)} if args.data else {})
+    notebooks.write_report(paths.NOTEBOOKS / "09_your_data.ipynb", args.out, parameters, f"FDN: {model.target}")
+    _say_written([args.out])
 
 
 # From the words typed to an exit status

@@ -29,6 +29,7 @@ BOOK = (
     "06_kernel",
     "07_options",
     "08_adapters",
+    "09_your_data",
     "10_what_makes_fdn_work",
 )
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -144,6 +145,7 @@ def test_runs_the_same_from_any_directory(path):
         ("06_kernel", {"interpret", "compile_tiles", "draws", "widths", "examples", "seed", "out"}),
         ("07_options", {"recompute", "toy", "real", "seeds", "epochs", "steps"}),
         ("08_adapters", {"dataset", "layers", "freeze", "seeds", "epochs", "recompute", "out"}),
+        ("09_your_data", {"path", "target", "split_column", "model", "epochs", "beta", "seed"}),
         ("10_what_makes_fdn_work", {"dataset", "seeds", "epochs", "recompute"}),
     ],
 )

@@ -5,6 +5,7 @@ Kernels are those of the interpreter that runs this, whatever others are install
 
 from __future__ import annotations
 
+import html
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ import nbformat
 import papermill
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
@@ -87,6 +89,42 @@ def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, obj
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it reports the interrupted cell at length
             raise
     unfinished.replace(target)
+
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<style>
+body {{ font: 16px/1.5 sans-serif; max-width: 48rem; margin: auto; padding: 1rem; color: #222; background: #fff; }}
+img {{ max-width: 100%; height: auto; }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font-size: 14px; }}
+.output_html {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; border: 0; font-size: 14px; margin: 1em 0; }}
+th, td {{ padding: .2em .6em; text-align: right; border: 0; border-bottom: 1px solid #ccc; }}
+</style></head>
+<body><main>
+{body}
+</main></body></html>
+"""
+NOT_REPORTED = "book"  # tag of cells that speak of the notebook
+
+
+def write_report(source: Path, target: Path, parameters: Mapping[str, object], title: str) -> None:
+    """Run a notebook with parameters and write it without its code as one HTML page, which needs no other file or host.
+
+    Raises:
+        UserError, RuntimeError: as :func:`run_with_parameters`.
+    """
+    ran = target.with_name(f"{target.name}.ipynb")
+    run_with_parameters(source, ran, parameters)
+    notebook = nbformat.read(ran, as_version=4)
+    ran.unlink()
+    notebook.cells = [cell for cell in notebook.cells if NOT_REPORTED not in cell.metadata.get("tags", [])]
+    hidden = dict.fromkeys(("exclude_input", "exclude_output_prompt", "exclude_anchor_links"), True)
+    body, _ = HTMLExporter(template_name="basic", **hidden).from_notebook_node(notebook)
+    with atomic(target) as temporary:
+        temporary.write_text(PAGE.format(title=html.escape(title), body=body), encoding="utf-8")
 
 
 def run_in_place(path: Path) -> None:

@@ -1,0 +1,211 @@
+"""Tables as people have them: CSV of any separator, decimal sign and encoding; Parquet; Excel.
+
+What a CSV file does not say about itself is found, unless it is given, and can be told (:meth:`Reading.words`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from numbers import Number
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import pyarrow.parquet
+
+from fdn.data.tabular import _check_names
+from fdn.errors import UserError
+
+SEPARATORS = {";": "semicolon", "\t": "tab", "|": "bar", ",": "comma"}  # names of columns may hold a comma
+BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+SAMPLE = 1000  # rows by which separator and decimal sign are found
+NAMELESS = re.compile(r"\s*|__index_level_\d+__")  # Parquet's name of an index is none
+# Whole parts are groups of three, or have no groups; a group ends in the other sign, a blank or an apostrophe
+_DIGITS = r"[+-]?(?:\d{{1,3}}(?:[{0}\s\u00a0\u202f'’]\d{{3}})+|\d*)(?:{1}\d*)?(?:[eE][+-]?\d+)?"
+NUMBER = {".": re.compile(_DIGITS.format(",", r"\.")), ",": re.compile(_DIGITS.format(".", ","))}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a table is read; what is empty is found.
+
+    Attributes:
+        separator: of a CSV file, one character.
+        decimal: ``"."`` or ``","``; the other one may group thousands.
+        encoding: of a CSV file.
+        missing: texts that mean no value, besides the empty one, ``NA``, ``nan``, ``null`` and the like.
+    """
+
+    separator: str = ""
+    decimal: str = ""
+    encoding: str = ""
+    missing: Sequence[str] = ("?",)
+
+    def words(self) -> str:
+        """What was found or given of a CSV file."""
+        separator = SEPARATORS.get(self.separator, repr(self.separator))
+        decimal = "point" if self.decimal == "." else "comma"
+        return f"separator {separator}, decimal {decimal}, encoding {self.encoding}"
+
+
+FOUND = Reading()  # all of it
+
+
+def found(path: Path, given: Reading, otherwise: str = "") -> Reading:
+    """What is given, and the rest as the file has it.
+
+    Args:
+        otherwise: the decimal sign where the file would allow both.
+
+    Raises:
+        UserError: for a file that is no text, and options that cannot be.
+    """
+    if given.decimal not in ("", *NUMBER):
+        raise UserError(f"the decimal sign is {given.decimal!r}; expected . or ,")
+    if len(given.separator) > 1:
+        raise UserError(f"the separator is {given.separator!r}; expected one character, such as ; or a tab")
+    if is_typed(path):
+        return replace(given, separator="", encoding="", decimal=given.decimal or ".")
+    encoding = _encoding(path, given.encoding)
+    with open(path, encoding=encoding, newline="") as file:
+        lines = [line.rstrip("\r\n") for line in islice(file, SAMPLE + 1)]
+    separator = given.separator or _separator(lines)
+    decimal = given.decimal or _decimal(list(csv.reader(lines, delimiter=separator)), separator, otherwise)
+    return replace(given, separator=separator, decimal=decimal, encoding=encoding)
+
+
+def is_typed(path: Path) -> bool:
+    """Whether a file keeps numbers as numbers, as Parquet and Excel do."""
+    return path.suffix.lower() in (".parquet", ".pq", ".xlsx", ".xlsm")
+
+
+def parts(path: Path, reading: Reading, rows: int | None = None, text: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
+    """The table, ``rows`` at a time or whole: columns that have a name, in their order.
+
+    Excel's first sheet is read whole.
+
+    Args:
+        reading: as :func:`found` completes it.
+        text: columns that stay text, whatever they look like.
+
+    Raises:
+        UserError: for a file that is no such table, a repeated name, and one without rows.
+    """
+    done = 0
+    try:
+        for frame in _parts(path, reading, rows, text):
+            frame.index = pd.RangeIndex(done, done + len(frame))
+            done += len(frame)
+            yield frame.loc[:, [not NAMELESS.fullmatch(name) for name in frame.columns]]
+    except UserError:
+        raise
+    except Exception as error:  # of the parser or what unpacks the file
+        if isinstance(error, ImportError) or isinstance(error, OSError) and error.strerror:
+            raise
+        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split()) or repr(error)}") from error
+    if not done:
+        raise UserError(f"{path} has no rows; a header and rows below it were expected")
+
+
+def _parts(path: Path, reading: Reading, rows: int | None, text: Sequence[str]) -> Iterator[pd.DataFrame]:
+    if path.suffix.lower() in (".parquet", ".pq"):
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=rows or max(1, file.metadata.num_rows)):
+                yield _named(batch.to_pandas(ignore_metadata=True), batch.schema.names, path)
+    elif is_typed(path):
+        frame = pd.read_excel(path, header=None, dtype=object, na_values=list(reading.missing))
+        if len(frame):
+            body = frame.iloc[1:].reset_index(drop=True).infer_objects()
+            yield _named(body, ["" if pd.isna(name) else str(name) for name in frame.iloc[0]], path)
+    else:
+        options: dict[str, Any] = {
+            "sep": reading.separator, "encoding": reading.encoding, "skipinitialspace": reading.separator != "\t"
+        }  # fmt: skip
+        try:
+            header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
+        except pd.errors.EmptyDataError:
+            raise UserError(f"{path} is empty; a header and rows below it were expected") from None
+        names = header.iloc[0].tolist()
+        if all(NUMBER[reading.decimal].fullmatch(name) for name in names):
+            raise UserError(f"{path} has numbers in its first row; put the columns' names there")
+        with pd.read_csv(
+            path, header=0, chunksize=rows or 2**62, na_values=list(reading.missing), decimal=reading.decimal,
+            dtype={j: str for j, name in enumerate(names) if name.strip() in text}, low_memory=False, **options,
+        ) as reader:  # fmt: skip
+            done = 0
+            for frame in reader:
+                done += len(frame)
+                if not frame.index.equals(pd.RangeIndex(done - len(frame), done)):  # surplus first values became labels
+                    raise UserError(f"{path} has rows with more values than its header has names")
+                yield _named(frame, names, path)
+
+
+def _named(frame: pd.DataFrame, names: Sequence[str], path: Path) -> pd.DataFrame:
+    names = [str(name).strip() for name in names]
+    _check_names([name for name in names if not NAMELESS.fullmatch(name)], str(path))
+    return frame.set_axis(names, axis=1)
+
+
+def numbers(column: pd.Series, decimal: str = ".") -> np.ndarray:
+    """``(N,)`` float64: numbers as they are or as text, ``48,438`` too, and NaN for all else."""
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+        return column.to_numpy(dtype=float, na_value=np.nan)
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return np.full(len(column), np.nan)
+    text = column.map(lambda value: isinstance(value, str)).to_numpy(dtype=bool)
+    values = np.full(len(column), np.nan)
+    values[~text] = [value if isinstance(value, Number) else np.nan for value in column[~text]]
+    strings = column[text].astype(object).str.strip()
+    strings = strings.where(strings.str.fullmatch(NUMBER[decimal].pattern).astype(bool))
+    plain = strings.str.replace(rf"[^\d+\-eE{re.escape(decimal)}]", "", regex=True).str.replace(decimal, ".")
+    values[text] = pd.to_numeric(plain, errors="coerce")
+    return values
+
+
+def _encoding(path: Path, given: str) -> str:
+    with open(path, "rb") as file:
+        start = file.read(4)
+        marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
+        for name in [given] if given else [marked] if marked else ["utf-8", "cp1252"]:
+            file.seek(0)
+            try:
+                decoder = codecs.getincrementaldecoder(name)()
+                while block := file.read(2**20):
+                    if "\0" in decoder.decode(block):
+                        raise UserError(f"{path} is no table that this reads: CSV as text, Parquet (.parquet) or Excel")
+                decoder.decode(b"", True)
+                return name
+            except LookupError as error:
+                raise UserError(f"there is no encoding {name!r}; expected one such as utf-8 or cp1252") from error
+            except UnicodeDecodeError:
+                continue
+    raise UserError(f"{path} is not encoded in {given or marked or 'utf-8 or cp1252'}; name another with --encoding")
+
+
+def _separator(lines: list[str]) -> str:
+    """The sign that gives most rows as many values as the header, and of several the one that gives more."""
+
+    def fit(separator: str) -> tuple[float, int]:
+        header, *rows = [len(row) for row in csv.reader(lines[:100], delimiter=separator) if row] or [0]
+        return (0, 0) if header < 2 else (sum(n == header for n in rows) / max(1, len(rows)), header)
+
+    return max(SEPARATORS, key=fit)
+
+
+def _decimal(rows: list[list[str]], separator: str, otherwise: str) -> str:
+    """The sign with which more values are numbers; where that leaves both, the one that occurs, if only one does."""
+    cells = [cell.strip() for row in rows[1:] for cell in row]
+    read = {sign: [cell for cell in cells if cell and pattern.fullmatch(cell)] for sign, pattern in NUMBER.items()}
+    if len(read["."]) != len(read[","]):
+        return max(read, key=lambda sign: len(read[sign]))
+    occurs = {sign: any(sign in cell for cell in read["."]) for sign in NUMBER}
+    if not otherwise and separator != "," and occurs[","] and not occurs["."]:
+        return ","
+    return otherwise or "."
