@@ -17,8 +17,7 @@
 # # 2 · The protocol
 #
 # > Our evaluation protocol splits test points into interpolation (ID) and extrapolation (OOD) regions and
-# > summarizes shift via deltas $\Delta(\cdot)=\mathbb E_{\mathrm{OOD}}[\cdot]-\mathbb E_{\mathrm{ID}}[\cdot]$
-# > […] together with MSE–variance fits and risk–coverage curves. — *Section 1*
+# > summarizes shift via deltas […] together with MSE–variance fits and risk–coverage curves. — *Section 1*
 #
 # Which data, which split, which numbers, which budget, which seed: everything that is fixed before a model is
 # trained. What the published runs had is known from the
@@ -236,7 +235,8 @@ assert np.array_equal(metrics.mse(draws, y), metrics.variance(draws, y) + metric
 
 # %% [markdown]
 # The last line is the identity to remember: $\mathrm{MSE}_i=\mathrm{Var}_i+\mathrm{Bias}_i^2$. The error of a
-# draw contains the variance of the draws. Section 2.5 is about the consequences.
+# draw contains the variance of the draws. Section 2.5 is about the consequences. A delta is the mean over the test
+# points outside less that inside, $\Delta(\cdot)=\mathbb E_{\mathrm{OOD}}[\cdot]-\mathbb E_{\mathrm{ID}}[\cdot]$.
 #
 # Calibration is then a matter of the pairs $(\mathrm{Var}_i,\mathrm{MSE}_i)$: Spearman's $\rho$ is the
 # correlation of their ranks, $(a,b)$ the least-squares line $\mathrm{MSE}_i\approx a+b\,\mathrm{Var}_i$. For

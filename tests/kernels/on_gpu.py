@@ -204,7 +204,7 @@ def page(state: dict) -> str:
         versions = ", ".join(f"{name} {on[name]}" for name in ("python", "torch", "CUDA", "triton", "numpy", "numba"))
         text += [f"- device: {on['device']}, {on['capability']}, {on['GiB']} GiB", f"- {versions}"]
         text += [f"- commit: {on['commit']}", f"- date: {state['date']}", ""]
-    text += ["| line | shows | result | | s |", "|:---|:---|:---|:---|---:|"]
+    text += ["| line | shows | result | why | s |", "|:---|:---|:---|:---|---:|"]
     done = state.get("lines", {})
     for line in LINES:
         found = done.get(line.name, {"result": "not run yet"})

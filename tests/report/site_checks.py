@@ -32,7 +32,7 @@ KINDS = [
     "index.html", "start.html", "glossary.html", "comparison.html", "data/claims/README.html", "explore.html",
     "results/index.html", "results/step.html", "results/ccpp.html", "data/differences/README.html",
     "data/extras/README.html", "docs/score.html", "api/index.html", "api/public.html", "api/fdn.metrics.html",
-    "notebooks/01_method.html", "notebooks/05_figures_and_tables.html", "provenance.html",
+    "notebooks/01_method.html", "notebooks/02_protocol.html", "notebooks/05_figures_and_tables.html", "provenance.html",
 ]  # fmt: skip
 METRICS = extras.with_extras()
 COMPARISON = published.with_reasons(published.compare(METRICS), published.load_reasons())

@@ -246,10 +246,29 @@ def test_a_verdict_says_where_its_runs_are_kept():
     def values(dataset, row, seed):
         return {"best_epoch": 1 if row == "DeepEnsembleNet" else 44 + 2 * (row == "LP-FDNet")}
 
-    found = claims.findings(runs(values, ("sine",)), None)
+    metrics = runs(values, ("sine",))
+    found = claims.findings(metrics, None)
     assert judged(found, "FDN preserves excellent", "sine").checkpoint == "FDNs at β = 0.225"
     assert judged(found, "smaller ΔMSE and hence", "sine").checkpoint == "FDNs at β = 0.225, ensemble at epoch 1 of 40"
-    assert "FDNs at β = 0.225" in claims.page(found)
+    page = claims.page(found, metrics)
+    assert "FDNs at β = 0.225" in page and "below 1: in every seed of both FDNs on sine" in page
+
+
+def test_an_error_alike_to_others_that_are_no_better_than_the_training_mean_is_remarked():
+    def values(level):
+        def of_run(dataset, row, seed):
+            return {"var_id": 0.0, "sqerr_mean_id": {BASELINE: 2.0, "MLPDropoutNet": 1.0}.get(row, level)}
+
+        return of_run
+
+    def remark(level):
+        return judged(claims.findings(runs(values(level), ("sine",)), None), "remains competitive", "sine").remark
+
+    assert remark(1.95) == (
+        "there only MLPDropoutNet (1.000) of the six is more than 5% below the error of predicting the training mean "
+        "(2.000)"
+    )
+    assert remark(1.2) == ""
 
 
 def test_likeness_is_judged_by_the_medians_over_seeds():

@@ -250,7 +250,7 @@ def test_page_of_differences_holds_its_results():
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
     for difference in differences.DIFFERENCES:
         if difference.field:
-            assert (page_of_differences.effects(metrics, difference)["seeds"] > 0).all(), difference.topic
+            assert (page_of_differences.effects(metrics, difference)["Seeds"] > 0).all(), difference.topic
 
 
 def test_effects_compare_the_same_seeds():
@@ -263,6 +263,6 @@ def test_effects_compare_the_same_seeds():
             (difference.protocol.label, 0, 2.0), (difference.protocol.label, 1, 4.0),
         )
     ]  # fmt: skip
-    table = page_of_differences.effects(pd.DataFrame(rows), difference).set_index(["dataset", "model"])
+    table = page_of_differences.effects(pd.DataFrame(rows), difference).set_index(["Data set", "Model"])
     row = table.loc[("step", "LP-FDNet")]
-    assert row["seeds"] == 2 and row["mse_id"] == "2.000 [1.000, 3.000] -> 3.000 [2.000, 4.000]"
+    assert row["Seeds"] == 2 and row["MSE, ID"] == "2.000 [1.000, 3.000]\n→ 3.000 [2.000, 4.000]"

@@ -51,6 +51,11 @@ def test_the_table_of_kept_epochs_gives_median_band_beta_and_the_share_inside_th
     assert "Every kept FDN" not in words
     inside = checkpoints.kept_sentence(runs(best_epoch=50), ["sine"])
     assert "Every kept FDN lies inside the warm-up on sine." in inside and "The ensemble" not in inside
+    lp_late = runs(best_epoch=lambda model, seed: 250 if model == "LP-FDNet" and seed < 2 else 50)
+    on_both = pd.concat([runs(best_epoch=50).assign(dataset="step"), lp_late])
+    assert checkpoints.inside_words(on_both, ["step", "sine"]) == (
+        "in every seed of both FDNs on step; on sine in 100% of the seeds of IC-FDNet and 60% of the seeds of LP-FDNet"
+    )
     assert checkpoints.kept_words(metrics, "sine", "LP-FDNet") == "kept at β = 0.7"
     assert checkpoints.kept_words(metrics, "sine", "DeepEnsembleNet") == "kept at epoch 1 of 40"
     assert checkpoints.kept_words(metrics, "step", "LP-FDNet") == ""

@@ -132,7 +132,7 @@ def test_the_front_page_takes_its_answers_from_the_readme_and_its_counts_from_th
     found = claims.statements()
     for verdict, count in claims.counts(found).items():
         assert re.search(rf"<b>{count}</b> of {len(found)} statements: <span[^>]*>{verdict}</span>", page)
-    assert "Holds in part</a> by" in page and "(it holds on sine alone)" in page
+    assert "Holds in part</a> by" in page and "(it holds on sine alone; there only MLPDropoutNet (" in page
 
 
 def test_the_front_page_says_what_is_known_of_the_numbers_outside_and_how_fast_the_op_is(tmp_path):
@@ -232,6 +232,12 @@ def test_a_finished_table_knows_its_verdicts_totals_widths_and_terms():
         ["verdict", "bad", "short"],
         ["long"],
     ]
+    small = (
+        "<table><thead><tr><th>b</th></tr></thead><tbody><tr><td>1.2 [1, 2]<br>→ 30% [2, 3]</td></tr></tbody></table>"
+    )
+    cell = BeautifulSoup(finish(small, "", {}.get), "html.parser").td
+    assert [piece.text for piece in cell.find_all(class_="interval")] == ["[1, 2]", "[2, 3]"]
+    assert cell["class"] == ["narrow"] and cell.text == "1.2 [1, 2]→ 30% [2, 3]"
     assert rows[1]["class"] == ["total"] and "good" in rows[1].find_all("td")[2]["class"]
     assert "sortable" in soup.table["class"] and soup.div["aria-label"] == "Table 1, Score"
 

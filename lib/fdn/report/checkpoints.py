@@ -113,6 +113,19 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
     return words.strip()
 
 
+def inside_words(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
+    """For which share of the seeds an FDN is kept inside the warm-up, in words; "" if none was run."""
+    here = metrics[(metrics["protocol"] == PUBLISHED.label) & metrics["model"].isin(FDN_MODELS)]
+    here = here.assign(inside=here["best_epoch"] < PUBLISHED.warmup)
+    shares = here.groupby(["dataset", "model"])["inside"].mean().unstack("model")
+    shares = shares.reindex([dataset for dataset in datasets if dataset in shares.index])
+    every = shares.index[(shares == 1).all(axis=1)]
+    words = [f"in every seed of both FDNs on {listing(list(every))}"] if len(every) else []
+    for dataset, row in shares.drop(index=every).iterrows():
+        words.append(f"on {dataset} in {listing([f'{share:.0%} of the seeds of {m}' for m, share in row.items()])}")
+    return "; ".join(words)
+
+
 def variants(dataset: str) -> dict[str, str]:
     """Labels of the protocols that ask what the choice of the epoch does, by what they are called here."""
     found = {"best epoch (published)": PUBLISHED.label}

@@ -11,13 +11,15 @@ from fdn.models import BASELINE
 from fdn.protocol import PUBLISHED
 from fdn.report.checkpoints import kept_at
 from fdn.report.claims.facts import FACTS, Evidence
-from fdn.report.claims.statements import CLAIMS, Claim
+from fdn.report.claims.statements import CLAIMS, SIX, Claim
+from fdn.report.findings import listing
 from fdn.report.published import DATASETS, load_published
-from fdn.report.tables import DASH, corrected_mean_error
+from fdn.report.tables import DASH, corrected_mean_error, plain_number
 
 # by how much a claim says: the share of seeds from which on it holds, and down from which it does not
 SHARES = {"always": (0.8, 0.2), "often": (0.5, 0.2), "can": (0.5, 0.0), "alike": (0.5, 0.5)}
 UNTOLD = 0.2  # share of seeds whose errors of the mean are not above 0 from which on nothing is concluded
+NEAR_MEAN = 0.05  # an error less than this share below that of predicting the training mean is called no better
 HOLDS, FAILS, PARTLY, UNMEASURED = "holds", "does not hold", "holds in part", "not measured"
 
 
@@ -38,6 +40,7 @@ class Finding:
     numbers: str
     conclusion: str
     checkpoint: str = ""  # where the runs that it speaks of are kept
+    remark: str = ""  # what one must know to read the conclusion
 
 
 def published_frame(dataset: str) -> pd.DataFrame:
@@ -86,17 +89,34 @@ def judge(claim: Claim, dataset: str, theirs: pd.DataFrame, ours: Sequence[pd.Da
     relevant = [frame for frame, verdict in zip(ours, verdicts) if verdict is not None]
     held, seeds = verdicts.count(True), len(relevant)
     untold = sum(set(claim.models) <= set(frame.index) and not claim.tells(frame) for frame in ours)
-    median = claim.judge(_median(relevant)) if relevant else None
+    medians = _median(relevant) if relevant else None
+    median = claim.judge(medians) if relevant else None
     numbers, conclusion = f"{held} of {seeds} seeds" if seeds else "", UNMEASURED
     if untold:
         numbers = f"{numbers}; in {untold} more an error is not above 0".removeprefix("; ")
     if seeds and untold <= UNTOLD * (seeds + untold):
         conclusion = _conclusion(float(bool(median)) if claim.said == "alike" else held / seeds, *SHARES[claim.said])
     printed = _yes_no(claim.judge(theirs))
+    easy = conclusion == HOLDS and claim.said == "alike" and "mean_error_id" in claim.metrics
     return Finding(
         claim.section, "result", claim.said, claim.words, claim.criterion, dataset, printed, held if seeds else None,
-        seeds, _yes_no(median), numbers, conclusion,
+        seeds, _yes_no(median), numbers, conclusion, remark=_beside_the_mean(medians) if easy else "",
     )  # fmt: skip
+
+
+def _beside_the_mean(medians: pd.DataFrame) -> str:
+    """Which of the six predict better than the training mean, if most do not: then to be alike says little."""
+    if BASELINE not in medians.index:
+        return ""
+    errors, bar = medians.loc[SIX, "mean_error_id"], medians.at[BASELINE, "mean_error_id"]
+    better = errors[errors < (1 - NEAR_MEAN) * bar]
+    if len(better) >= len(SIX) / 2:
+        return ""
+    who = listing([f"{model} ({plain_number(error)})" for model, error in better.items()])
+    return (
+        f"there {f'only {who}' if who else 'none'} of the six {'are' if len(better) > 1 else 'is'} more than "
+        f"{NEAR_MEAN:.0%} below the error of predicting the training mean ({plain_number(bar)})"
+    )
 
 
 def _conclusion(share: float, holds: float, fails: float) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fdn import paths
 from fdn.protocol import PUBLISHED
-from fdn.report.checkpoints import kept_at
+from fdn.report.checkpoints import inside_words, kept_at
 from fdn.report.claims.facts import KINDS
 from fdn.report.claims.judging import (
     SHARES,
@@ -41,11 +41,16 @@ def _kind(finding: Finding) -> str:
     return finding.kind if finding.said in ("", "always") else f"{finding.kind}, {finding.said}"
 
 
-def page(found: Sequence[Finding]) -> str:
-    """The findings as Markdown, a table per section and a row per claim."""
+def page(found: Sequence[Finding], metrics: pd.DataFrame) -> str:
+    """The findings on the runs as Markdown, a table per section and a row per claim."""
     sections: dict[str, list[tuple[str, ...]]] = {}
     for (section, words, criterion), group in by_statement(found).items():
-        numbers = [(f.numbers or DASH) + (f" (median: {f.median})" if f.median != DASH else "") for f in group]
+        numbers = [
+            (f.numbers or DASH)
+            + (f" (median: {f.median})" if f.median != DASH else "")
+            + (f"; {f.remark}" * bool(f.remark))
+            for f in group
+        ]
         cells = (
             "\n".join(f.dataset for f in group),
             criterion,
@@ -61,9 +66,9 @@ def page(found: Sequence[Finding]) -> str:
         f"`{PUBLISHED.label}`.",
         "*Published table*: whether the printed numbers meet the criterion. *Ours*: the share of seeds that do, and "
         f"whether the medians over seeds do. {DASH}: not printed, not computed, or not about a data set.",
-        "*Kept*: where the runs are stopped whose verdict it is, in the median over seeds: the epoch with the best "
-        "validation score lies inside the warm-up of β nearly always, so that these are no FDNs of β = 1 "
-        "([all seeds](../seeds/README.md)).",
+        "*Kept*: where the runs are stopped whose verdict it is, in the median over seeds. The epoch with the best "
+        f"validation score lies inside the warm-up, where β is still below {PUBLISHED.beta_max:g}: "
+        f"{inside_words(metrics)} ([all seeds](../seeds/README.md)).",
         f"*Kind*: what a statement is about. {'; '.join(f'{kind}: {words}' for kind, words in KINDS.items())}. A "
         "result says something always, often (“often”, “typically”) or that it can be (“can”, “potentially”, “not "
         "always”); it holds on a data set if at least "
@@ -104,14 +109,15 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
         metrics: default: the committed results and extras.
     """
     folder = paths.CLAIMS if folder is None else folder
-    found = findings(extras.with_extras() if metrics is None else metrics, latency.load())
+    metrics = extras.with_extras() if metrics is None else metrics
+    found = findings(metrics, latency.load())
     table, text = folder / "claims.csv", folder / "README.md"
     with results.atomic(table) as path:
         pd.DataFrame(found, columns=[field.name for field in fields(Finding)]).astype({"held": "Int64"}).to_csv(
             path, index=False
         )
     with results.atomic(text) as path:
-        path.write_text(page(found), encoding="utf-8")
+        path.write_text(page(found, metrics), encoding="utf-8")
     return [table, text]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from fdn.metrics import heading, metric_of
 from fdn.protocol import PUBLISHED
 from fdn.report.published import rows_of
 from fdn.report.tables import plain_number
@@ -14,7 +15,10 @@ from fdn.runs.differences import DIFFERENCES, FOLDER, Difference
 from fdn.typesetting import pipe_table
 
 SOURCE = "running the author's public program and comparing its output with the published tables"
-SHOWN = ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
+SHOWN = {
+    metric: f"{metric_of(metric).heading}, ID" if metric.endswith("_id") else heading(metric)
+    for metric in ("mse_id", "var_id", "delta_mse", "delta_var", "slope_b", "spearman")
+}
 
 
 def write(out: Path, folder: Path = FOLDER) -> list[Path]:
@@ -34,8 +38,8 @@ def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
             runs = [rows_of(metrics, dataset=dataset, model=model, protocol=label) for label in labels]
             common = set(runs[0]["seed"]) & set(runs[1]["seed"])
             runs = [run[run["seed"].isin(common)] for run in runs]
-            effect = {metric: " -> ".join(_spread(run[metric]) for run in runs) for metric in SHOWN}
-            rows.append({"dataset": dataset, "model": model, "seeds": len(common), **effect})
+            effect = {SHOWN[metric]: "\n→ ".join(_spread(run[metric]) for run in runs) for metric in SHOWN}
+            rows.append({"Data set": dataset, "Model": model, "Seeds": len(common), **effect})
     return pd.DataFrame(rows)
 
 
@@ -47,7 +51,7 @@ def _spread(values: pd.Series) -> str:
 
 
 def page(metrics: pd.DataFrame) -> str:
-    """The page as Markdown: every difference, and for the measured ones published -> printed medians [min, max]."""
+    """The page as Markdown: every difference, and for the measured ones published → printed medians [min, max]."""
     lines = [
         "# Where the print and the published runs differ",
         "",
@@ -55,7 +59,7 @@ def page(metrics: pd.DataFrame) -> str:
         f"{SOURCE}.",
         "Protocol `published` follows the runs, protocol `as_written` the print. For each difference that can be run "
         "on its",
-        "own, the tables below give the median over seeds [min, max] under `published` -> with that one setting as "
+        "own, the tables below give the median over seeds [min, max] under `published` → with that one setting as "
         "printed.",
         "This page is written by `fdn differences`.",
         "",
@@ -64,7 +68,7 @@ def page(metrics: pd.DataFrame) -> str:
     for i, d in enumerate(DIFFERENCES, 1):
         effect = f"[measured](#{i}-{_anchor(d.topic)})" if d.field else d.remark
         rows.append((str(i), d.topic, d.where, d.printed, d.published, f"`{d.field}`" if d.field else "-", effect))
-    columns = ("#", "topic", "where", "print", "published runs", "protocol field", "effect")
+    columns = ("#", "Topic", "Where", "Print", "Published runs", "Protocol field", "Effect")
     lines += pipe_table(columns, rows, "|--:|" + "---|" * 6)
     for i, d in enumerate(DIFFERENCES, 1):
         if d.field is None:

@@ -49,7 +49,8 @@ class Statement:
         held = [part.dataset for part in self.parts if part.conclusion == HOLDS]
         if not held or len(held) == len(self.parts):
             return ""
-        return f" (it holds on {listing(held)}{' alone' * (len(held) == 1)})"
+        remarks = "".join(f"; {part.remark}" for part in self.parts if part.remark)
+        return f" (it holds on {listing(held)}{' alone' * (len(held) == 1)}{remarks})"
 
     @property
     def lines(self) -> list[tuple[str, str, str]]:
@@ -63,6 +64,8 @@ def _numbers(part: tuple) -> str:
         said.append(f"medians: {part.median}")
     if part.published != DASH:
         said.append(f"published table: {part.published}")
+    if part.remark:
+        said.append(part.remark)
     if part.checkpoint:
         said.append(f"kept: {part.checkpoint}")
     return "; ".join(said)

@@ -18,7 +18,8 @@ from fdn.report.site.markup import TONES
 
 JUDGED = {"Verdict", "Conclusion"}  # headers of the columns whose words get a colour
 TOTALS = {"total", "all", "sum"}
-LINE, HEAD, LONG = 28, 14, 120  # characters of a cell that stays on one line, of such a header, of a wide cell
+INTERVAL = re.compile(r"(?<=[\d%]) (\[[^\[\]]*\])")  # behind its number: one may stand below the other, neither is cut
+LINE, HEAD, LONG = 28, 9, 120  # characters of a cell that stays on one line, of such a header, of a wide cell
 HEADINGS = ["h1", "h2", "h3", "h4"]
 
 
@@ -60,6 +61,8 @@ def _table(soup: BeautifulSoup, table: Tag, root: str) -> None:
         for i in judged:
             if i < len(cells) and (tone := TONES.get(_text(cells[i]))):
                 cells[i]["class"] = [*cells[i].get("class", []), "verdict", tone]
+    for cell in (cell for cells in rows for cell in cells):
+        _interval(soup, cell)
     fluid = "claims" in table.get("class", [])
     for cell in [] if fluid else [*heads, *(cell for cells in rows for cell in cells)]:
         _width(cell, HEAD if cell in heads else LINE)
@@ -78,8 +81,22 @@ def _width(cell: Tag, line: int) -> None:
     """A name or an interval stays on one line; a reason is wide. A cell of many lines is as long as its longest."""
     longest = max(len(text.strip()) for text in re.split(r"<br\s*/?>|\n", _with_breaks(cell)))
     kind = "short" if longest < line else "long" if longest > LONG else None
+    if kind == "short" and cell.find(class_="interval"):
+        kind = "narrow"
     if kind:
         cell["class"] = [*cell.get("class", []), kind]
+
+
+def _interval(soup: BeautifulSoup, cell: Tag) -> None:
+    """An interval is a piece of its own, which goes below its number where the table would be too wide."""
+    for text in cell.find_all(string=INTERVAL):
+        pieces = INTERVAL.split(text)
+        for piece, is_interval in zip(pieces, [False, True] * len(pieces)):
+            if is_interval:
+                text.insert_before(" ")
+                piece = soup.new_tag("span", string=piece, attrs={"class": "interval"})
+            text.insert_before(piece)
+        text.extract()
 
 
 def _with_breaks(cell: Tag) -> str:

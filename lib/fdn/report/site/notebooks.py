@@ -12,6 +12,7 @@ from nbformat import NotebookNode
 
 from fdn import paths
 from fdn.report import figures
+from fdn.report.figures import grids
 from fdn.report.site.base import Site
 from fdn.report.site.guides import linked
 
@@ -77,9 +78,9 @@ def is_setup(source: str) -> bool:
 
 def caption(source: str, prose: str) -> str:
     """What a figure shows: the first line that documents the function drawing it, else the paragraph before it."""
-    drawn = re.findall(r"figures\.(?!save\b)(\w+)", source)
+    drawn = re.findall(r"(?:figures|grids)\.(?!save\b)(\w+)", source)
     for name in reversed(drawn):
-        if doc := getattr(getattr(figures, name, None), "__doc__", None):
+        if doc := getattr(getattr(figures, name, None) or getattr(grids, name, None), "__doc__", None):
             return _sentence(re.sub(r"`+|\s*;? see .*", "", doc.split("\n\n")[0]))
     paragraphs = [text for text in re.split(r"\n\s*\n", prose) if not re.match(r"\s*([#|>]|[-*] |```|\$\$|<)", text)]
     if paragraphs:

@@ -70,13 +70,13 @@
   function scatterPanel(d, run, colour) {
     const all = [...run.var, ...run.mse].filter((v) => v > 0);
     const low = Math.min(...all) / 2, high = Math.max(...all) * 2, axis = { at: scale(log, low, high), ticks: decades(low, high) };
-    const p = panel("MSE against Var", "MSE of a draw against the variance, a point per test point; training band as open circles",
-      axis, axis, "Var (open circles: training band)");
+    const p = panel("MSE against Var", "MSE of a draw against the variance, a point per test point; black in the training band",
+      axis, axis, "Var (black: training band)");
     p.inside.append(node("path", { d: line([low, high], [low, high], p), class: "line target" }));
     d.x.forEach((x, i) => {
       const inside = x >= d.band[0] && x <= d.band[1];
-      p.inside.append(node("circle", { cx: p.px(run.var[i]).toFixed(1), cy: p.py(run.mse[i]).toFixed(1), r: inside ? 2.6 : 1.6,
-        ...(inside ? { fill: "none", stroke: "currentColor", "stroke-width": 0.7 } : { fill: colour }) }));
+      p.inside.append(node("circle", { cx: p.px(run.var[i]).toFixed(1), cy: p.py(run.mse[i]).toFixed(1), r: 1.6,
+        fill: inside ? "black" : colour, opacity: inside ? 0.35 : 1 }));
     });
     return p.svg;
   }
