@@ -241,6 +241,9 @@ else:
 # > \underbrace{\operatorname{Cov}_\theta[\mu_\theta(x)]}_{\text{epistemic}}$. — *Appendix D*
 #
 # **Check:** the decomposition against targets drawn from the mixture.
+#
+# The figure shows the two parts of the standard deviation of $y_1$, beside that of the noise in the data, inside
+# the training band and outside.
 
 # %%
 show(GaussianHead.predictive)
@@ -499,7 +502,7 @@ for ax, (name, column) in zip(axes[0], places):
     ax.axvline(1, color="0.4", lw=0.8)
     ax.set(xscale="log", title=f"{name}, {'inside' if column == 'crps_id' else 'outside'}", xlabel="CRPS ratio")
     low, high = ax.get_xlim()
-    ticks = [n for n in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if low < n < high]
+    ticks = [n for n in (0.05, 0.2, 0.5, 1, 2, 5, 20, 50) if low < n < high]
     ax.set_xticks(ticks, [f"{n:g}" for n in ticks])
     ax.set_xticks([], minor=True)
 axes[0, 0].set_yticks(np.arange(len(shown)), shown)
