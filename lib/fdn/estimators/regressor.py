@@ -321,7 +321,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         likelihood = checked("likelihood", self.likelihood, Literal["gaussian", "heteroscedastic"])
         noise = checked("observation_noise", self.observation_noise, Positive | Literal["learned"])
         beta: Any = auto("beta", NonNegative, "auto" if name in FDN_MODELS else 1 / n)
-        kind = "learned" if likelihood == "gaussian" else likelihood
+        kind: Any = "learned" if likelihood == "gaussian" else likelihood
         variance = RECOMMENDED.noise_variance
         if noise != "learned":
             if likelihood != "gaussian":

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, clock, mean_score, to_device, undisturbed
 from fdn.errors import UserError
-from fdn.models import ENSEMBLES, ModelSpec, Network, Noise, initial_network
+from fdn.models import ENSEMBLES, ModelSpec, Network, initial_network
 from fdn.models.stacking import Stack
 from fdn.protocol import Protocol
 from fdn.settings import Count, check_seeds, checked
@@ -164,7 +164,7 @@ def _training_data(dataset: Dataset, dtype: torch.dtype, device: torch.device) -
 
 def _step(
     stack: Stack, protocol: Protocol, likelihood: Likelihood, device: torch.device, unusual: bool
-) -> Callable[[Tensor, Tensor, Noise, float | Tensor, float, Tensor | None], None]:
+) -> Callable[..., None]:
     """What trains the stack on a minibatch: the compiled loops if they compute this, else autograd."""
     if not unusual and FusedStep.supports(stack, protocol, likelihood):
         return FusedStep(stack, protocol)
@@ -232,6 +232,7 @@ def fit(
         p = chosen(spec, dataset, p, device)
     stack = _stack(dataset, spec, seeds, p, likelihood.n_outputs)
     stack.flat = to_device(stack.flat, device)
+    most = 1.0 if betas is not None or p.beta_max == "auto" else p.beta_max
     own_beta = None if betas is None else torch.tensor(betas).to(x_train).view(-1, *[1] * (stack.flat.dim() - 2))
     weight = None if dataset.weight_train is None else torch.tensor(dataset.weight_train).to(x_train)  # (N,)
     take_step = _step(stack, p, likelihood, device, own_beta is not None or weight is not None)
@@ -267,7 +268,7 @@ def fit(
                 update += 1
                 step = epoch if p.warmup_unit == "epochs" else update
                 noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)
-                beta = beta_at(step, p.beta_schedule, p.warmup, p.beta_max if own_beta is None else 1.0)
+                beta: float | Tensor = beta_at(step, p.beta_schedule, p.warmup, most)
                 beta = beta if own_beta is None else beta * own_beta  # (R,) or (R, 1)
                 take_step(x, y, noise, beta, rate_at(update, epochs * batches, p.rate_schedule, p.learning_rate), w)
         for group, row, streams in validated if epoch % p.look == 0 or epoch == epochs else ():
