@@ -225,6 +225,12 @@ def test_a_fit_that_cannot_be_is_answered_in_one_sentence(arguments, said, tmp_p
     assert said in error and len(error.splitlines()) == 1 and not (tmp_path / "model").exists()
 
 
+def test_a_folder_of_other_things_is_refused_before_a_fit(tmp_path, capsys):
+    table().to_csv(tmp_path / "data.csv", index=False)
+    assert main(["fit", str(tmp_path / "data.csv"), "--target", "y", "--out", str(tmp_path)]) == 2
+    assert "holds other things" in capsys.readouterr().err
+
+
 def test_columns_become_numbers():
     frame = pd.DataFrame({"n": [1.0, np.nan, 3.0], "d": ["2020-01-01", "2020-01-03", None], "c": ["x", "y", "x"]})
     columns = Columns.of(frame, {"n": "number", "d": "ISO8601", "c": "category"}, ".")
