@@ -53,6 +53,7 @@ from fdn.settings import Count, NonNegative, Whole, checked
 from fdn.typesetting import drawn
 
 COLOURS = {INSIDE: "#0072B2", OUTSIDE: "#D55E00"}
+pd.set_option("display.max_colwidth", None)
 plt.rcParams |= {"figure.figsize": (7, 3.2), "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
 
 
@@ -215,10 +216,10 @@ for name in (INSIDE, OUTSIDE):
             rows[f"{name}, called {called}"] = [some.sum(), error[some].mean(), width[some].mean(), covered]
 columns = ["rows", "mean absolute error", "mean width", "coverage"]
 display(pd.DataFrame(rows, columns).T.map("{:.4g}".format))
-shown = predicted[flagged & (part != TRAIN)].sort_values("std", ascending=False)[["mean", "std", "why_outside"]].head(8)
-shown.index = shown.index + 1
+shown = predicted[flagged & (part != TRAIN)].sort_values("std", ascending=False).head(8)
 if len(shown):
-    display(shown.rename_axis("data row").style.format(precision=4, escape="html"))
+    shown = shown[["mean", "std"]].map("{:.5g}".format).assign(why=shown["why_outside"])
+    display(shown.set_axis(shown.index + 1).rename_axis("data row"))
 
 # %% [markdown]
 # ## 9.7 How far to trust it

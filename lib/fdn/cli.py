@@ -649,8 +649,11 @@ def _smoke(args: argparse.Namespace) -> None:
 )
 def _fit(args: argparse.Namespace) -> None:
     """Fit an FDN to your own table; a fifth of the rows is held out to check it."""
+    from fdn.estimators import saving
     from fdn.estimators.tables import TableModel
 
+    if args.out.is_dir() and any(args.out.iterdir()) and not (args.out / saving.DESCRIPTION).exists():
+        raise UserError(f"{args.out} holds other things; name a new folder, an empty one or that of a model")
     model = TableModel.fit(
         args.file, args.target, args.split_column, given=_reading(args, args.missing), leave_out=args.leave_out,
         seed=parsed("--seed", args.seed, Whole), max_epochs=args.epochs or "auto", device=str(_device(args)), verbose=1,

@@ -99,7 +99,7 @@ class TableModel:
             raise UserError(f"{target!r} is {y[train][0]:g} in every row to train on; there is nothing to predict")
         columns = Columns.of(frame[train], kinds, how.decimal)
         regressor = FDNRegressor(random_state=seed, **settings).fit(columns.transform(frame[train])[0], y[train])
-        source = str(path), _sha256(path)
+        source = str(Path(path).absolute()), _sha256(path)
         return cls(regressor, columns, how, target, split_column, band, seed, source, tuple(remarks))
 
     def table(self, path: Path | None = None) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
