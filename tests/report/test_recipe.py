@@ -17,7 +17,7 @@ def frame():
     rng = np.random.default_rng(0)
     rows = [
         {
-            "dataset": "d", "region": region, "method": method, "seed": seed, "coverage_90": 0.9,
+            "dataset": "d", "region": region, "method": method, "seed": seed, "rmse": 0.5,
             "crps": factor * float(np.exp(0.01 * rng.normal())), "chosen": f"beta {factor:g}",
         }
         for method, factor in METHODS.items() for region in ("id", "ood") for seed in range(6)

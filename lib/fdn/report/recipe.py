@@ -41,21 +41,15 @@ def _intervals(frame: pd.DataFrame, logs: pd.Series) -> pd.DataFrame:
 
 
 def path_table(frame: pd.DataFrame) -> Table:
-    """A row a step: CRPS inside and outside, and coverage, on every data set."""
-    crps, steps = means(frame, "crps")["mean"], list(frame["method"].unique())
-    coverage = frame.groupby(["dataset", "region", "method"])["coverage_90"].mean()
-    sets = list(frame["dataset"].unique())
-    rows = []
-    for step in steps:
-        cells = []
-        for key in ((name, region, step) for name in sets for region in REGIONS):
-            cells += [f"{crps[key]:.3f}", f"{coverage[key]:.2f}"] if key in crps.index else ["—", "—"]
+    """A row a step: CRPS and RMSE inside and outside, on every data set."""
+    crps, rmse = (means(frame, metric)["mean"] for metric in ("crps", "rmse"))
+    sets, rows = list(frame["dataset"].unique()), []
+    for step in frame["method"].unique():
+        keys = [(name, region, step) for name in sets for region in REGIONS]
+        cells = [f"{of[key]:.3f}" if key in of.index else "—" for key in keys for of in (crps, rmse)]
         rows.append((step, *cells))
-    columns = [
-        f"{what}, {name} {where}" for name in sets for where in REGIONS.values() for what in ("CRPS", "coverage")
-    ]
-    seeds = frame["seed"].nunique()
-    caption = f"Geometric means of CRPS and means of the coverage of 90 % intervals, {seeds} seeds."
+    columns = [f"{what}, {name} {where}" for name in sets for where in REGIONS.values() for what in ("CRPS", "RMSE")]
+    caption = f"Geometric means over {frame['seed'].nunique()} seeds."
     return Table("recipe_path", "From the published model to the recommended one", caption, ("step", *columns),
                  tuple(rows), "l" + "r" * len(columns))  # fmt: skip
 
