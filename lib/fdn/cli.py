@@ -698,7 +698,7 @@ def _report(args: argparse.Namespace) -> None:
     model = TableModel.load(args.model)
     model.table(args.data)  # what cannot be is said before a notebook starts
     parameters = {"model": str(args.model)} | ({"path": str(args.data)} if args.data else {})
-    notebooks.write_report(paths.NOTEBOOKS / "09_your_data.ipynb", args.out, parameters, f"FDN: {model.target}")
+    notebooks.write_report(paths.NOTEBOOKS / "09_your_data.ipynb", args.out, parameters, f"A model of {model.target}")
     _say_written([args.out])
 
 

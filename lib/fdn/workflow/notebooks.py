@@ -103,7 +103,7 @@ pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font-size: 14px; }}
 table {{ border-collapse: collapse; border: 0; font-size: 14px; margin: 1em 0; }}
 th, td {{ padding: .2em .6em; text-align: right; border: 0; border-bottom: 1px solid #ccc; }}
 </style></head>
-<body><main>
+<body><main><h1>{title}</h1>
 {body}
 </main></body></html>
 """
