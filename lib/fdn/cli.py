@@ -23,7 +23,7 @@ from fdn.data import uci
 from fdn.data.dataset import Dataset
 from fdn.data.reading import Reading
 from fdn.errors import UserError
-from fdn.protocol import PROTOCOLS, Protocol
+from fdn.protocol import PROTOCOLS, RECOMMENDED, Protocol
 from fdn.report import comparison, console, published, tables
 from fdn.runs import experiment, extras, results
 from fdn.settings import Count, Whole, choose, described, parsed
@@ -217,7 +217,7 @@ def _run(args: argparse.Namespace) -> None:
     chosen = parse_names(args.models, ALL_MODELS, "model")
     datasets = [*(_named(args.dataset) or ()), *_own_table(args)] or list(published.DATASETS)
     options = {"workers": args.workers, "recompute": args.recompute, "device": device, "gather": not args.cells_only}
-    if protocol.dtype == "float32" and device.type == "cpu":
+    if protocol.dtype == "float32" and protocol.base != RECOMMENDED.base and device.type == "cpu":
         print("fdn: on the CPU float32 takes longer than float64, for which the loops are compiled", file=sys.stderr)
     frame = experiment.run(datasets, chosen, seeds, protocol, args.out, **options)
     if args.cells_only:

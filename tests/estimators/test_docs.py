@@ -8,9 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from fdn import paths
-from fdn.estimators import domain
+from fdn import FDNRegressor, paths
+from fdn.estimators import domain, regressor
 from fdn.models import MODEL_NAMES
+from fdn.protocol import RECOMMENDED
 
 TEXT = (paths.ROOT / "docs" / "estimator.md").read_text(encoding="utf-8")
 HAVE_MAPIE = importlib.util.find_spec("mapie") is not None  # which is no dependency of ours
@@ -43,6 +44,19 @@ def test_rows_outside_are_those_that_comments_say(page):
     [said] = re.findall(r"# \['(.*)\.\.\.'\]", TEXT)
     assert reason.startswith(said)
     assert domain.INSIDE == 0.995 and "99.5 % of new rows" in TEXT
+
+
+def test_settings_left_open_are_what_the_docstring_says():
+    said = " ".join(FDNRegressor.__doc__.split())
+    assert RECOMMENDED.networks == 5 and '``"auto"``: 5 for an FDN, 10 for DeepEnsembleNet' in said
+    assert (RECOMMENDED.epochs, RECOMMENDED.most_updates) == (300, 3000) and "300, or as many as 3,000" in said
+    batches = RECOMMENDED.batch_size, regressor.LARGEST_BATCH, regressor.BATCHES
+    assert batches == (64, 256, 50) and "a fiftieth of the rows, from 64 to 256" in said
+    assert regressor.MOST_VALIDATION_ROWS == 2000 and "2,000 at most" in said
+    assert RECOMMENDED.rate_schedule == "one_cycle" and "the peak of a one-cycle schedule" in said
+    defaults = FDNRegressor()
+    assert (defaults.hidden_layer_sizes, defaults.hyper) == ((RECOMMENDED.width,), RECOMMENDED.hyper)
+    assert (defaults.likelihood, defaults.learning_rate) == (RECOMMENDED.likelihood, RECOMMENDED.learning_rate)
 
 
 def test_every_other_model_is_named():

@@ -346,6 +346,10 @@ def test_folders_that_hold_no_model_are_refused(model, tmp_path):
         ({"hyper": 1.5}, "hyper is 1.5"),
         ({"likelihood": "laplace"}, "likelihood is 'laplace'"),
         ({"observation_noise": 0}, "observation_noise is 0"),
+        (
+            {"observation_noise": 5, "likelihood": "heteroscedastic"},
+            "noise of one size goes with likelihood='gaussian'",
+        ),
         ({"beta": -1}, "beta is -1"),
         ({"n_networks": "many"}, "n_networks is 'many'"),
         ({"max_epochs": 0}, "max_epochs is 0"),

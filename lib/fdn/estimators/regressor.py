@@ -321,9 +321,11 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         likelihood = checked("likelihood", self.likelihood, Literal["gaussian", "heteroscedastic"])
         noise = checked("observation_noise", self.observation_noise, Positive | Literal["learned"])
         beta: Any = auto("beta", NonNegative, "auto" if name in FDN_MODELS else 1 / n)
-        kind = "learned" if likelihood == "gaussian" else likelihood
+        kind: Any = "learned" if likelihood == "gaussian" else likelihood
         variance = RECOMMENDED.noise_variance
-        if kind == "learned" and noise != "learned":
+        if noise != "learned":
+            if likelihood != "gaussian":
+                raise UserError(f"observation_noise is {noise}: noise of one size goes with likelihood='gaussian'")
             kind, variance = "homoscedastic", (noise / y_scale) ** 2
             beta = beta if beta == "auto" else 2 * variance * beta  # as its loss is so many times the likelihood's
         held_out = checked("early_stopping", self.early_stopping, bool)
@@ -352,8 +354,8 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
     ) -> np.ndarray:  # fmt: skip
         """Columns computed of the components' means and variances ``(b, K)``, in units of y, part after part.
 
-        ``moved``: 1 for columns that are values of y, 0 for those that are sizes. Weights are drawn once for all rows
-        (shared noise) and in float64, so that parts and rows asked for together make no difference.
+        ``moved``: 1 for columns that are values of y, 0 for those that are sizes. Noise is drawn once for all rows, and
+        computed with in float64, so that parts and rows asked for together make no difference.
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)

@@ -43,7 +43,7 @@ class Network(nn.Module):
             None for none.
 
     Attributes:
-        functions: whether a draw's noise and masks are the same for all examples in prediction: it is then one function.
+        functions: whether in prediction a draw's noise and masks are the same for all examples, one function of them.
     """
 
     functions = False

@@ -44,7 +44,12 @@ class Entry:
         return self.words or (inspect.getdoc(self.thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
-VALUES = {"MODELS": "fdn.models.zoo", "PUBLISHED": "fdn.protocol", "AS_WRITTEN": "fdn.protocol", "RECOMMENDED": "fdn.protocol"}
+VALUES = {
+    "MODELS": "fdn.models.zoo",
+    "PUBLISHED": "fdn.protocol",
+    "AS_WRITTEN": "fdn.protocol",
+    "RECOMMENDED": "fdn.protocol",
+}
 
 _LAYER = """import torch
 from fdn_kernels import fdn_linear
