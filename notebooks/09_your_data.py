@@ -54,7 +54,8 @@ from fdn.typesetting import drawn
 
 COLOURS = {INSIDE: "#0072B2", OUTSIDE: "#D55E00"}
 pd.set_option("display.max_colwidth", None)
-plt.rcParams |= {"figure.figsize": (7, 3.2), "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+plt.rcParams |= {"figure.figsize": (7, 3.2), "figure.constrained_layout.use": True, "font.size": 8}
+plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
 
 
 def label(put, text):
@@ -121,7 +122,7 @@ if fitted.band:
 # %% [markdown]
 # ## 9.2 The fit
 #
-# After every epoch the network predicts rows that it is not trained on (a fifth of those to train on), and the epoch
+# Every few epochs the network predicts rows that it is not trained on (a fifth of those to train on), and the epoch
 # that predicts them best is kept. The score is the CRPS, an absolute error that counts the whole predicted
 # distribution, of the standardised target. If the best epoch is the last one, more epochs may help. A curve that
 # rises after its minimum says that the model begins to learn the rows by heart; the kept epoch is before that.
@@ -130,7 +131,8 @@ if fitted.band:
 [trained], [best] = fitted.regressor.trained_, fitted.regressor.best_epoch_
 scores = trained.scores[0]
 fig, ax = plt.subplots(figsize=(7, 2.6))
-ax.plot(np.arange(len(scores)) + 1, scores, color="#0072B2")
+looked = np.flatnonzero(np.isfinite(scores))
+ax.plot(looked + 1, scores[looked], ".-", color="#0072B2")
 ax.axvline(best, color="0.5", lw=0.8)
 ax.set(xlabel="epoch", ylabel="CRPS of held-out rows", title=f"kept: epoch {best} of {len(scores)}")
 plt.show()
