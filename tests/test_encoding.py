@@ -109,6 +109,6 @@ def test_a_closed_stream_is_not_written_to(shell):
 def test_every_character_that_the_program_prints_has_a_plain_form():
     found = {character for path in sorted((HERE / "lib").rglob("*.py")) for character in re.findall(
         r"[^\x00-\x7f]", path.read_text(encoding="utf-8"))}  # fmt: skip
-    only_in_pages = set("↑↓†")  # tables of metrics, and figures
+    only_in_pages = set("↑↓†→")  # tables of metrics, and figures
     assert found - set(PLAIN) - only_in_pages == set()
     assert all(plain.isascii() and plain for plain in PLAIN.values())

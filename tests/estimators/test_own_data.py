@@ -188,7 +188,10 @@ def test_a_failed_prediction_leaves_no_file(fitted, tmp_path):
         (lambda f: shutil.rmtree(f), "is no folder of a saved model"),
         (lambda f: (f / "table.json").unlink(), "`fdn fit` writes it"),
         (lambda f: (f / "table.json").write_text("[]", encoding="utf-8"), "`fdn fit` writes it"),
-        (lambda f: (f / "table.json").write_text('{"format": "fdn-table", "version": 9}'), "newer format"),
+        (
+            lambda f: (f / "table.json").write_text('{"format": "fdn-table", "version": 9}', encoding="utf-8"),
+            "newer format",
+        ),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused(fitted, tmp_path, change, said, capsys):

@@ -86,21 +86,21 @@ def is_typed(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq", ".xlsx", ".xlsm")
 
 
-def parts(path: Path, reading: Reading, rows: int | None = None, text: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
+def parts(path: Path, reading: Reading, rows: int | None = None, texts: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
     """The table, ``rows`` at a time or whole: columns that have a name, in their order.
 
     Excel's first sheet is read whole.
 
     Args:
         reading: as :func:`found` completes it.
-        text: columns that stay text, whatever they look like.
+        texts: columns that stay text, whatever they look like.
 
     Raises:
         UserError: for a file that is no such table, a repeated name, and one without rows.
     """
     done = 0
     try:
-        for frame in _parts(path, reading, rows, text):
+        for frame in _parts(path, reading, rows, texts):
             frame.index = pd.RangeIndex(done, done + len(frame))
             done += len(frame)
             yield frame.loc[:, [not NAMELESS.fullmatch(name) for name in frame.columns]]

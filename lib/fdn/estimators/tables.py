@@ -116,7 +116,7 @@ class TableModel:
             raise UserError(f"{path}, which the model was fitted to, is not there; say where it is now with --data")
         if _sha256(path) != self.source[1]:
             raise UserError(f"{path} is not the file that the model was fitted to, or was changed since; fit it again")
-        [frame] = reading.parts(path, self.reading, text=self.columns.texts)
+        [frame] = reading.parts(path, self.reading, texts=self.columns.texts)
         frame, y = _with_target(frame, self.target, self.reading.decimal)
         outside = np.zeros(len(y), dtype=bool)
         if self.band is not None:

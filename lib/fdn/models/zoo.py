@@ -188,7 +188,7 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
         options["noise_rho"] = NOISE_RHO
     if MODELS[spec.name].drops:
         return Network(layers, protocol.dropout, predict_with_dropout=True, **options)
-    return Network(layers, protocol.ensemble_dropout if spec.name in ENSEMBLES else 0.0, **options)
+    return Network(layers, protocol.ensemble_dropout if spec.name in ENSEMBLES and spec.members > 1 else 0.0, **options)
 
 
 _ONE_AT_A_TIME = threading.Lock()  # PyTorch draws the weights of all threads from one generator
