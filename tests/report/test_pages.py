@@ -27,7 +27,7 @@ from fdn.report.pages import seeds as page_of_seeds
 from fdn.report.pages.comparison import write_comparison
 from fdn.report.published import DATASETS
 from fdn.report.tables import corrected_mean_error
-from fdn.runs import bands, differences, extras, results
+from fdn.runs import bands, differences, extras, results, rivals
 
 README = paths.ROOT / "README.md"
 PAGES = [README, *sorted((paths.ROOT / "docs").glob("*.md"))]
@@ -121,6 +121,15 @@ def medians():
     metrics = metrics[metrics["protocol"] == PUBLISHED.label]
     metrics = metrics.assign(mean_id=corrected_mean_error(metrics, "id"))
     return metrics, metrics.groupby(["dataset", "model"]).median(numeric_only=True)
+
+
+def test_the_readme_counts_the_tables_on_which_our_settings_are_best():
+    mean = rivals.load().groupby(["region", "dataset", "method"])["crps"].mean().unstack()
+    best = mean.idxmin(axis=1).eq("FDN, recommended").groupby("region").sum()
+    number = dict(zip(range(11), "no one two three four five six seven eight nine ten".split()))
+    methods, tables = number[mean.shape[1]], number[len(mean.loc["id"])]
+    words = f"the least of {methods} methods' inside on {number[best['id']]} of {tables} tables"
+    assert f"{words}, outside on {number[best['ood']]}." in re.sub(r"\s+", " ", README.read_text(encoding="utf-8"))
 
 
 def test_the_readme_s_verdict_is_what_the_committed_results_say(medians):
