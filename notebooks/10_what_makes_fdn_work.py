@@ -85,7 +85,7 @@ path, without, by_beta, verdict = (f[f["seed"].isin(numbers)] for f in (path, wi
 # Three things stand against the published model, and each can be seen before any training.
 #
 # 1. **Its weights begin as noise.** A hypernetwork as PyTorch makes it gives $\rho\approx0$, so
-#    $\sigma=\epsilon+\operatorname{softplus}(0)\approx0.69$ for every weight, whatever the width.
+#    $\sigma=\sigma_{\min}+\operatorname{softplus}(0)\approx0.69$ for every weight, whatever the width.
 # 2. **Its noise is shared.** One draw of the weights serves a whole minibatch, so the gradient's noise does not
 #    average out over examples. Algorithm 1 prints a draw for each.
 # 3. **Its KL outweighs the data.** The KL sums over all weights of an example and enters with $\beta=1$, beside a
