@@ -76,7 +76,8 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             ``"GaussHyperNet"``, or any name of :data:`fdn.MODELS`. ``condition`` and ``init_sigma`` are then not used.
 
     Attributes:
-        n_features_in_, feature_names_in_: of the training inputs.
+        n_features_in_: number of input columns.
+        feature_names_in_: their names, of a table.
         target_names_: columns of y.
         best_epoch_: the kept epoch of each target, ``(T,)``.
         trained_: what was learned of each target.

@@ -170,7 +170,7 @@ def rate_at(update: int, updates: int, schedule: str, peak: float) -> float:
     ``OneCycleLR``).
 
     >>> [round(rate_at(u, 101, "one_cycle", 1.0), 6) for u in (1, 30, 101)]
-    [0.04, 1.0, 4e-06]
+    [0.04, 0.999752, 4e-06]
     """
     if schedule == "constant" or updates == 1:
         return peak

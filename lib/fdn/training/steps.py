@@ -102,7 +102,7 @@ class ReplayedStep:
         held = self._held.get(x.shape[-2])
         if held is None:
             held = self._held[x.shape[-2]] = self._buffers(x, y, noise, beta, weight)
-        held.beta.copy_(torch.as_tensor(beta))
+        held.beta.copy_(beta) if isinstance(beta, Tensor) else held.beta.fill_(beta)
         if isinstance(held.rate, Tensor):
             held.rate.fill_(rate)
         pairs = [
@@ -127,7 +127,8 @@ class ReplayedStep:
             return None if t is None else torch.empty(t.shape, dtype=t.dtype, device=self.device)
 
         held_noise = Noise(noise.kind, tuple(map(like, noise.eps)), tuple(map(like, noise.masks)))
-        beta = self.step.flat.new_empty(torch.as_tensor(beta).shape, requires_grad=False)
+        shape = beta.shape if isinstance(beta, Tensor) else ()
+        beta = self.step.flat.new_empty(shape, requires_grad=False)
         settings = self.step.protocol
         varies = settings.rate_schedule != "constant"  # and is float32, what the fused Adam of a GPU reads
         rate = torch.empty((), device=self.device) if varies else settings.learning_rate

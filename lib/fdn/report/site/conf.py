@@ -22,7 +22,9 @@ myst_heading_anchors = 4
 add_module_names = False
 default_role = "py:obj"  # `name` in a docstring is a link where the name is documented
 # What a package only passes on is described where it is defined
-autodoc_default_options = {"members": True, "member-order": "bysource", "ignore-module-all": True}
+autodoc_default_options = {"members": True, "member-order": "bysource", "ignore-module-all": True,
+                           # which scikit-learn adds to estimators
+                           "exclude-members": "set_fit_request,set_predict_request,set_score_request"}  # fmt: skip
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True  # as they are written: a path would be this machine's
 autodoc_mock_imports = [] if find_spec("triton") else ["triton"]
