@@ -24,16 +24,11 @@ class Domain(NamedTuple):
     combination of usual values is within all ranges. So both are asked. Centres are means of several rows: of
     the training rows themselves only the smallest and largest value of an input are kept, and these where no row of the
     second half lies beyond the first half's.
-
-    Attributes:
-        centres: in standardised inputs, ``(m, d)``.
-        radius: the largest distance from the nearest centre, ``()``.
-        low, high: bounds of every input, standardised, ``(d,)``.
     """
 
-    centres: np.ndarray
-    radius: np.ndarray
-    low: np.ndarray
+    centres: np.ndarray  # in standardised inputs, (m, d)
+    radius: np.ndarray  # the largest distance from the nearest centre, ()
+    low: np.ndarray  # bounds of every input, standardised, (d,)
     high: np.ndarray
 
     @classmethod
