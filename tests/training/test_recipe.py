@@ -138,6 +138,16 @@ def test_a_beta_for_each_seed_is_the_run_with_that_beta():
         torch.testing.assert_close(together.flat[seed - 4], alone.flat[0])
 
 
+def test_the_iwae_bound_refuses_weights_and_betas():
+    data = _data()
+    weighted = replace(data, weight_train=np.ones(len(data.y_train)))
+    protocol = replace(RECOMMENDED, **SHORT, objective="iwae", noise="shared")
+    spec = fdn.model_spec("LP-FDNet", data.n_features, protocol)
+    for given, betas in ((weighted, None), (data, (1e-3,))):
+        with pytest.raises(fdn.errors.UserError, match="takes neither weights of the rows nor betas"):
+            fit(spec, given, protocol, (0,), betas=betas)
+
+
 def test_a_rehearsal_is_made_of_training_and_validation_rows_and_its_outer_rows_are_outside():
     data = _data(900)
     task = recipe.rehearsal(data)

@@ -219,7 +219,8 @@ def fit(
 
     Raises:
         UserError: for arguments of another type, seeds that are not different integers of at least 0, a device that is
-            not there, and data without training or ID validation points or with numbers that are not finite.
+            not there, weights or betas beside the IWAE bound, and data without training or ID validation points or with
+            numbers that are not finite.
 
     Source: paper, algorithm 1, appendix B and the hyperparameter table.
     """
@@ -235,6 +236,8 @@ def fit(
     most = 1.0 if betas is not None or p.beta_max == "auto" else p.beta_max
     own_beta = None if betas is None else torch.tensor(betas).to(x_train).view(-1, *[1] * (stack.flat.dim() - 2))
     weight = None if dataset.weight_train is None else torch.tensor(dataset.weight_train).to(x_train)  # (N,)
+    if p.objective == "iwae" and not (own_beta is None and weight is None):
+        raise UserError("the IWAE bound takes neither weights of the rows nor betas; choose the objective 'elbo'")
     take_step = _step(stack, p, likelihood, device, own_beta is not None or weight is not None)
     rows = stack.flat.detach()  # (*lead, n), which steps write to
     lead = tuple(rows.shape[:-1])  # (R,) or (R, M)
@@ -263,8 +266,9 @@ def fit(
         with timed("training"):
             order = to_device(shuffles.permutations(len(x_train)), device)  # (*order_lead, N)
             x_epoch, y_epoch = x_train[order], y_train[order]  # (*order_lead, N, d), (*order_lead, N)
-            for i, (x, y) in enumerate(zip(x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1))):
-                w = None if weight is None else weight[order[..., i * p.batch_size :][..., : y.shape[-1]]]
+            w_epoch = [None] * batches if weight is None else weight[order].split(p.batch_size, dim=-1)
+            parts = x_epoch.split(p.batch_size, dim=-2), y_epoch.split(p.batch_size, dim=-1), w_epoch
+            for x, y, w in zip(*parts):
                 update += 1
                 step = epoch if p.warmup_unit == "epochs" else update
                 noise = stack.network.draw_noise(train_noise, kind, p.train_draws, x.shape[-2], training=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
+from fdn import metrics
 from fdn.devices import CPU
 from fdn.errors import UserError
 from fdn.models.stacking import Stack
@@ -142,12 +143,8 @@ class Prediction:
 
         A variance learned with one draw at a time is that of the target and of the weights' own spread.
         """
-        squared = (self.draws.double() - y).square()  # (K, N)
-        scores = []
-        for factor in FACTORS:
-            variance = factor * self.noise_variance.double()
-            scores.append((-0.5 * (squared / variance + variance.log())).logsumexp(0).mean())
-        return float(FACTORS[int(torch.stack(scores).argmax())])
+        draws, variance, targets = (t.cpu().double().numpy() for t in (self.draws, self.noise_variance, y))
+        return float(min(FACTORS, key=lambda factor: metrics.nll(draws, targets, factor * variance).mean()))
 
     @property
     def mean(self) -> Tensor:
