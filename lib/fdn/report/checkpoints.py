@@ -99,7 +99,7 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
     words = f"The kept FDNs are no β = 1 models: in the median run β is {listing(betas)}. "
     if always:
         words += f"Every kept FDN lies inside the warm-up on {listing(always)}"
-        words += f", and some do not on {listing(others)}. " if others else ". "
+        words += f"; fewer do on {listing(others)}. " if others else ". "
     early = []
     for dataset in datasets:
         kept = rows_of(here, dataset=dataset, model="DeepEnsembleNet")["best_epoch"]
