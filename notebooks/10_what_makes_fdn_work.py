@@ -27,7 +27,8 @@
 # 1 Where it starts · 2 The path · 3 What each setting is worth · 4 Beta, and how it is chosen · 5 The verdict ·
 # 6 What was tried and left out · 7 On data of one's own
 #
-# Tables and figures read `data/rivals`. `-p recompute True` trains the path on `dataset` here.
+# Tables and figures read `data/rivals`, which `fdn rivals` computes, with `--study path`, `without` and `beta` for
+# sections 2 to 4. `-p recompute True` trains the path on `dataset` here.
 
 # %%
 # %matplotlib inline
@@ -72,7 +73,7 @@ shorter = {"epochs": epochs} if epochs else {}
 if recompute:
     folder = paths.DEFAULT_OUT / "rivals" / "path"
     steps = {name: dataclasses.replace(protocol, **shorter) for name, protocol in recommended.PATH.items()}
-    recommended.run([dataset], steps, numbers, folder)
+    recommended.run(fdn.load(dataset), steps, numbers, folder)
 else:
     folder = paths.RIVALS / "path"
 path, without, by_beta = (rivals.load(f) for f in (folder, paths.RIVALS / "without", paths.RIVALS / "beta"))

@@ -527,19 +527,33 @@ def _adapters(args: argparse.Namespace) -> None:
 
 @command(
     option(DATASET, f"of {', '.join(RIVAL_SETS)} (default: all)"),
-    option("--methods", "of those on the page data/rivals (default: all)"),
+    option("--methods", "of those on the page data/rivals (default: these and FDN as recommended)"),
+    option("--study", "of FDN alone, as in notebook 10: path, without or beta", choices=("path", "without", "beta")),
     option("--seeds", f"{SEEDS_SYNTAX} (default: 0:10)", default="0:10"),
     out("rivals"),
-    examples=("", "--datasets airfoil,diabetes --methods 'GP,10 MLPs' --seeds 0:3", "--out data/rivals"),
+    examples=(
+        "",
+        "--datasets airfoil,diabetes --methods 'GP,10 MLPs' --seeds 0:3",
+        "--datasets energy --study path",
+        "--out data/rivals",
+    ),
 )
 def _rivals(args: argparse.Namespace) -> None:
-    """What people use for tables, on the sets by which recommended settings are chosen and judged; and their page."""
+    """FDN as recommended and what people use for tables, on the sets where it is chosen and judged; and their page."""
     from fdn.report import rivals as page
-    from fdn.runs import rivals
+    from fdn.runs import recommended, rivals
 
-    chosen = _named(args.methods, rivals.METHODS, "method") or list(rivals.METHODS)
-    table = rivals.run(_named(args.dataset, RIVAL_SETS) or RIVAL_SETS, chosen, parse_seeds(args.seeds), args.out)
-    _say_written([table, page.write(args.out)])
+    chosen, seeds = _named(args.methods, rivals.METHODS, "method"), parse_seeds(args.seeds)
+    datasets = _named(args.dataset, RIVAL_SETS) or RIVAL_SETS
+    if args.study and chosen:
+        raise UserError("--study is of FDN alone; leave --methods out")
+    folder = args.out / (args.study or "")
+    if not chosen:
+        for dataset in map(data.load, datasets):
+            recommended.run(dataset, recommended.protocols(args.study, dataset), seeds, folder)
+    if not args.study:
+        rivals.run(datasets, chosen or list(rivals.METHODS), seeds, folder)
+    _say_written([rivals.table(folder), *([] if args.study else [page.write(folder)])])
 
 
 @command(

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fdn import data
 from fdn.data.splits import feature_band_split
 from fdn.protocol import PUBLISHED, RECOMMENDED
 from fdn.runs import recommended, rivals
@@ -26,17 +25,15 @@ def test_every_ablation_changes_the_recommended_protocol():
 
 
 @pytest.fixture
-def small(monkeypatch):
+def small():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(150, 2))
-    dataset = feature_band_split(x, x[:, 0] + 0.3 * rng.normal(size=150), name="small")
-    monkeypatch.setattr(data, "load", lambda name: dataset)
-    return dataset
+    return feature_band_split(x, x[:, 0] + 0.3 * rng.normal(size=150), name="small")
 
 
 def test_rows_are_those_of_the_prediction_and_are_computed_once(small, tmp_path, monkeypatch):
     short = replace(RECOMMENDED, epochs=4, width=6, networks=2, beta_max=1e-3)
-    recommended.run(["small"], {"short": short}, [0, 2], tmp_path)
+    recommended.run(small, {"short": short}, [0, 2], tmp_path)
     rows = rivals.load(tmp_path)
     assert set(rows["seed"]) == {0, 2} and len(rows) == 4 and rows["chosen"].eq("beta 0.001").all()
     fitted = recommended.fit(recommended.model_spec("LP-FDNet", 2, short), small, short, [0, 2])
@@ -45,7 +42,7 @@ def test_rows_are_those_of_the_prediction_and_are_computed_once(small, tmp_path,
     found = rows.loc[rows["seed"].eq(2) & rows["region"].eq("id"), "rmse"].item()
     assert found == pytest.approx(error, rel=1e-5)
     monkeypatch.setattr(recommended, "study", lambda *args: pytest.fail("computed again"))
-    recommended.run(["small"], {"short": short}, [0, 2], tmp_path)
+    recommended.run(small, {"short": short}, [0, 2], tmp_path)
 
 
 def test_the_choice_of_beta_is_part_of_the_fit(small, monkeypatch):
@@ -56,3 +53,12 @@ def test_the_choice_of_beta_is_part_of_the_fit(small, monkeypatch):
     protocol = replace(RECOMMENDED, epochs=2, width=4, networks=1)
     rows = pd.DataFrame(recommended.study(small, "auto", protocol, [0]))
     assert chosen == ["small"] and rows["chosen"].eq("beta 0.003").all()
+
+
+def test_a_setting_is_left_out_beside_the_beta_that_goes_with_all(small, monkeypatch):
+    monkeypatch.setattr(recommended.recipe, "chosen", lambda spec, d, p: replace(p, beta_max=3e-3))
+    without = recommended.protocols("without", small)
+    assert without["nothing left out"] == replace(RECOMMENDED, beta_max=3e-3)
+    assert {p.beta_max for p in without.values()} == {3e-3, 1.0}, "the paper's weight is beta's own case"
+    assert recommended.protocols(None, small) == {recommended.FDN: RECOMMENDED}
+    assert [p.beta_max for p in recommended.protocols("beta", small).values()][:4] == [*recommended.recipe.BETAS]

@@ -1,27 +1,26 @@
 """FDN as recommended beside its rivals, and the steps that lead there from the published model.
 
-Read from ``data/rivals``: the rows "FDN, recommended" of the rivals' table, and a table of steps of its own.
+Read from ``data/rivals``: the rows "FDN, recommended" of the rivals' table, and a folder for each other study.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fdn import data
 from fdn.data.dataset import Dataset
 from fdn.models import model_spec
-from fdn.protocol import PUBLISHED, Protocol
+from fdn.protocol import PUBLISHED, RECOMMENDED, Protocol
 from fdn.runs import rivals
 from fdn.training import recipe
 from fdn.training.loop import fit
 
 FDN, MODEL = "FDN, recommended", "LP-FDNet"
 
-# The recommended protocol less one of its settings each; beta stays that which was chosen with all of them
+# The recommended protocol less one of its settings each
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "nothing left out": {},
     "without the small start": {"init_sigma": None},
@@ -59,6 +58,23 @@ def _path() -> dict[str, Protocol]:
 PATH = _path()
 
 
+def protocols(study: str | None, dataset: Dataset) -> Mapping[str, Protocol]:
+    """What a study compares on a data set, by name; without a study the recommended protocol alone.
+
+    Args:
+        study: ``"path"``, from the published protocol to the recommended one; ``"without"``, one of its settings left
+            out, beta being that which is chosen with all of them; ``"beta"``, beta varied.
+    """
+    if study == "path":
+        return PATH
+    if study == "beta":
+        return {f"beta {beta:g}": replace(RECOMMENDED, beta_max=beta) for beta in (*recipe.BETAS, 0.1)}
+    if study is None:
+        return {FDN: RECOMMENDED}
+    whole = recipe.chosen(model_spec(MODEL, dataset.n_features, RECOMMENDED), dataset, RECOMMENDED)
+    return {name: replace(whole, **changes) for name, changes in WITHOUT.items()}
+
+
 def study(dataset: Dataset, name: str, protocol: Protocol, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Rows of metrics of every seed, trained as one stack.
 
@@ -85,13 +101,11 @@ def study(dataset: Dataset, name: str, protocol: Protocol, seeds: Sequence[int])
     return rows
 
 
-def run(datasets: Iterable[str], protocols: Mapping[str, Protocol], seeds: Sequence[int], folder: Path) -> None:
-    """Compute and record what is not in the table yet, a data set and protocol at a time."""
-    for name in datasets:
-        dataset = data.load(name)
-        for label, protocol in protocols.items():
-            there = rivals.load(folder)
-            done = set(there.loc[there["dataset"].eq(name) & there["method"].eq(label), "seed"])
-            if missing := [seed for seed in seeds if seed not in done]:
-                print(name, label, flush=True)
-                rivals.record(study(dataset, label, protocol, missing), folder)
+def run(dataset: Dataset, compared: Mapping[str, Protocol], seeds: Sequence[int], folder: Path) -> None:
+    """Compute and record what is not in the table yet, a protocol at a time."""
+    for label, protocol in compared.items():
+        there = rivals.load(folder)
+        done = set(there.loc[there["dataset"].eq(dataset.name) & there["method"].eq(label), "seed"])
+        if missing := [seed for seed in seeds if seed not in done]:
+            print(dataset.name, label, flush=True)
+            rivals.record(study(dataset, label, protocol, missing), folder)

@@ -343,19 +343,20 @@ def study(d: Dataset, method: str, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(folder: Path | None) -> Path:
+def table(folder: Path | None = None) -> Path:
+    """Where the rows are."""
     return Path(folder or paths.RIVALS) / "results.csv"
 
 
 def load(folder: Path | None = None) -> pd.DataFrame:
     """The rows computed so far, by default those committed."""
-    path = _table(folder)
+    path = table(folder)
     return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["dataset", "method", "seed", "region"])
 
 
 def record(rows: list[dict[str, Any]], folder: Path | None = None) -> Path:
     """Add rows of :func:`measured`, with data set, method and seed, to the table; they replace any of the same name."""
-    path, there = _table(folder), load(folder)
+    path, there = table(folder), load(folder)
     both = pd.concat([there, pd.DataFrame(rows)]) if len(there) else pd.DataFrame(rows)
     both = both.drop_duplicates(["dataset", "method", "seed", "region"], keep="last")
     with results.atomic(path) as temporary:
@@ -363,7 +364,7 @@ def record(rows: list[dict[str, Any]], folder: Path | None = None) -> Path:
     return path
 
 
-def run(datasets: Iterable[str], methods: Sequence[str], seeds: Iterable[int], folder: Path | None = None) -> Path:
+def run(datasets: Iterable[str], methods: Sequence[str], seeds: Iterable[int], folder: Path | None = None) -> None:
     """Compute and record what is not there yet; a method whose numbers depend on no seed has seed 0 alone."""
     datasets = [data.load(name) for name in datasets]
     for seed in seeds:
@@ -373,4 +374,3 @@ def run(datasets: Iterable[str], methods: Sequence[str], seeds: Iterable[int], f
                 if not done and (seed == 0 or depends_on_seed(d, method)):
                     print(d.name, method, seed, flush=True)
                     record(study(d, method, seed), folder)
-    return _table(folder)
