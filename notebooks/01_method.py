@@ -350,6 +350,7 @@ def train(net, task, epochs, warmup=200):
 
 
 # %%
+# Validation CRPS of the loop above and of the library's run, and β, against the epoch; dotted, the kept epoch.
 torch.manual_seed(seed)
 net = Net()
 ours, _ = train(net, task, epochs=100)
@@ -860,6 +861,7 @@ same("gradient of the compiled step and of the op", (by_the_loop, flat.grad))
 # The LP-FDNet of section 1.1, drawn from in both ways. The training inputs lie in $[-1,1]$, shaded below.
 
 # %%
+# Draws of one trained LP-FDNet with shared and with independent noise, their mean, two standard deviations, the target.
 trained = fits["LP-FDNet"]
 fresh = replace(trained, protocol=replace(PUBLISHED, noise="independent"))  # same weights, other noise
 grid, colour = np.linspace(-3, 3, 601), models.MODELS["LP-FDNet"].style[0]

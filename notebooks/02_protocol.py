@@ -106,6 +106,7 @@ print(f"{step.id_test.sum()} of {len(step.x_test)} test points are ID, from {end
 # | quad | $0.43x^2-0.41$ | $0.42622x^2-0.41017$ |
 
 # %%
+# The toy functions of the published runs and those in print; shaded, the training band.
 x = np.linspace(-1.5, 1.5, 1201)
 fig, axes = plt.subplots(1, 3, figsize=(7, 2.3), layout="constrained")
 for ax, name in zip(axes, data.TOY):
@@ -133,8 +134,8 @@ for name in data.TOY:
 # > feature and treat the extremes as extrapolation, split train/validation/test by quantiles of $z$, and
 # > standardize all inputs and targets using training statistics. — *Section 4.2*
 #
-# In the published runs $z$ is column 0, and the "split by quantiles" is a random shuffle inside the band: 60
-# % train, 20 % validate, 20 % test, plus all rows outside. ID validation and ID test are thus exchangeable
+# In the published runs $z$ is column 0, and the "split by quantiles" is a random shuffle inside the band: 60 %
+# train, 20 % validate, 20 % test, plus all rows outside. ID validation and ID test are thus exchangeable
 # with the training rows. Ten rows by hand:
 
 
@@ -291,6 +292,7 @@ print(f"without the rule: {given:.4f} or {swapped:.4f}, mean {(given + swapped) 
 # $\frac{2+1+2}3-\frac{2(1+4+3)}{2\cdot9}=\frac79$ by the formula.
 
 # %%
+# The distribution function of three draws beside the step at the target, and the area of their squared difference.
 zs = np.array([-1.0, 0, 0, 1, 1, 2, 2, 4, 4, 5])
 cdf = np.array([0, 0, 1, 1, 2, 2, 2, 2, 3, 3]) / 3
 target = np.array([0.0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
@@ -343,6 +345,7 @@ print(f"exact {exact:.2f}")
 # its variance, and its variance is anything between 1 and 10,000, whatever the point.
 
 # %%
+# An error of the mean that knows nothing of Var: left, with Var added to it, the MSE of a draw; right, by itself.
 rng = np.random.default_rng(3)
 bias2 = rng.standard_normal(2000) ** 2
 var = 10 ** rng.uniform(0, 4, 2000)
@@ -473,7 +476,7 @@ print(f"\n{len(rows)} of {len(fields(Protocol)) - 1} settings differ")
 
 # %% [markdown]
 # `noise` and `warmup_unit` change the experiment most (sections 1.9, 1.11 and, for what a warm-up in epochs means for
-# the kept epoch, [3.3](03_toy.ipynb)). What each difference does to the numbers is measured on the page of differences.
+# the kept epoch, [3.3](03_toy.ipynb)). What each difference does to the numbers is measured on [the page of differences](../data/differences/README.md).
 
 # %% [markdown]
 # An ablation is a `replace`, and labels itself, so its results cannot be mistaken for the protocol's:

@@ -20,8 +20,9 @@
 # > report all metrics separately on the ID split […], the OOD split […], and on the full test set. This
 # > protocol ensures that “OOD” strictly corresponds to extrapolation in input space. — *Section 4.1*
 #
-# What do six models say where they were not trained, and how far can one believe it? First what they predict, then
-# which of their epochs that was, then the paper's numbers, then what its measures of calibration measure.
+# What do models say where they were not trained, the paper's six and the two that its tables omit, and how far can
+# one believe it? First what they predict, then which of their epochs that was, then the paper's numbers, then what its
+# measures of calibration measure.
 #
 # With its default parameters this notebook reads the committed results, all seeds of them, and trains nothing. With
 # `-p recompute True` it trains whatever its results folder does not hold yet, for example
@@ -160,8 +161,9 @@ show(*(findings.spread_over_seeds(metrics, name, label) for name in names))
 # The published tables leave out what a model achieves in either region. **Ours:** the absolute numbers,
 # beside a model that knows nothing of $x$ and predicts the mean of the training targets. $\mathrm{MSE}_i$
 # is the error of a *single draw*; what one would use is the predictive mean, whose error is in the next
-# column, less what $K$ draws add to it by chance. That correction can make it slightly negative: the error is then
-# smaller than what $K$ draws can resolve, and which of two such errors is the smaller one cannot be said.
+# column, less what $K$ draws add to it by chance. That correction can make it negative, outside by much where draws are
+# far apart: the error is then smaller than what $K$ draws can resolve, and which of two such errors is the smaller one
+# cannot be said.
 
 # %%
 for name in names:
@@ -189,7 +191,7 @@ draw(lambda study: figures.mse_against_var(study.points, study.title))
 show(*map(chapter.of_scatter, studies))
 
 # %% [markdown]
-# ## 3.7 What a slope of one says
+# ## 3.7 What a slope of one says, and whether Var ranks the errors of the mean
 #
 # > the ideal fit has $a\approx0$ and $b\approx1$. — *Appendix H*
 #
@@ -249,7 +251,9 @@ show(*map(chapter.of_risk, studies))
 # ## 3.10 The paper's claims
 #
 # The ten statements that matter most, as far as they are about these data sets. [All of them](../data/claims/README.md),
-# with the kind of statement each is, are a page of their own.
+# with the kind of statement each is, are a page of their own. A criterion is put to what the sentence says. Where one
+# of ρ(Var, MSE) or b holds because Var is most of MSE (section 3.7), it holds by arithmetic, and says nothing of the
+# error of the mean.
 
 # %%
 show(chapter.claims_that_matter(book))
@@ -263,7 +267,8 @@ show(*(chapter.conclusion(book, name) for name in names), *chapter.verdicts(book
 # %% [markdown]
 # The FDNs are the cautious models: their intervals hold the targets far outside, where those of accurate models often do
 # not, and they pay with a spread inside that is larger than the targets' own. $b\approx1$ and $\rho\approx1$ come from
-# that spread. Which epoch was kept, and with it which β, is part of the result.
+# that spread. Which epoch was kept, and with it which β, is part of the result. Where a model is called competitive on
+# sine, the others are no better than the training mean there (section 3.5), all but dropout.
 #
 # ## Exercises
 #

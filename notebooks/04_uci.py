@@ -135,8 +135,8 @@ if checkpoints.last_sentence(metrics, names):
 # %% [markdown]
 # ## 4.4 Published beside reproduced
 #
-# The published runs kept the toy tasks' widths here, so that the models have between 1,858 and 3,342 parameters
-# and not the 1,000 in print.
+# The published runs kept the toy tasks' widths here, so that the models of the table have between 1,858 and 3,342
+# parameters and not the 1,000 in print. Column ρ is ρ(Var, MSE); section 4.7 has that with the error of the mean.
 
 # %%
 for name in names:
@@ -174,7 +174,7 @@ draw(lambda study: figures.mse_against_var(study.points, study.title))
 show(*map(chapter.of_scatter, studies))
 
 # %% [markdown]
-# ## 4.7 What a slope of one says
+# ## 4.7 What a slope of one says, and whether Var ranks the errors of the mean
 #
 # By section 3.7 $b=1+b'$, where $b'$ is the slope of $\mathrm{Bias}_i^2$, and where the variance makes up most of
 # $\mathrm{MSE}_i$, $b\approx1$ and $\rho(\mathrm{Var},\mathrm{MSE})\approx1$ are arithmetic. What a variance is worth is
@@ -254,7 +254,9 @@ draw(lambda study: figures.seeds_scatter(study.runs, study.seed, f"{study.datase
 # ## 4.12 The paper's claims
 #
 # The ten statements that matter most, as far as they are about these data sets. [All of them](../data/claims/README.md),
-# with the kind of statement each is, are a page of their own.
+# with the kind of statement each is, are a page of their own. A criterion is put to what the sentence says. Where one
+# of ρ(Var, MSE) or b holds because Var is most of MSE (section 4.7), it holds by arithmetic, and says nothing of the
+# error of the mean.
 
 # %%
 show(chapter.claims_that_matter(book))
@@ -266,10 +268,10 @@ show(chapter.claims_that_matter(book))
 show(*(chapter.conclusion(book, name) for name in names), *chapter.verdicts(book, "FDN is ID-competitive"))
 
 # %% [markdown]
-# On real data the shift is milder, and so is the FDNs' answer to it: they are wide inside and outside alike, and their
-# intervals hold nearly every target because of the first. Dropout, ensemble and BayesNet have the more accurate mean
-# inside. On ccpp and energy, ΔVar of GaussHyperNet, whose weights do not see the input, is larger than that of either
-# FDN. Variance says much of the error of a draw, which it is part of, and little of the error of the mean.
+# On real data the shift is milder, and so is the FDNs' answer to it: on ccpp and energy they are about as wide inside as
+# outside, on airfoil several times as wide outside. Their intervals hold nearly every target because they are wide
+# inside already. On ccpp and energy, ΔVar of GaussHyperNet, whose weights do not see the input, is larger than that of
+# either FDN. Variance says much of the error of a draw, which it is part of, and little of the error of the mean.
 #
 # ## Exercises
 #

@@ -112,6 +112,9 @@ for name in names:
 
 # %% [markdown]
 # ## 5.5 Settings, models and data
+#
+# [Each setting's meaning](../lib/fdn/protocol.py) stands beside it in the code. The third protocol, `recommended`, is
+# ours, for data of one's own: [notebook 10](10_what_makes_fdn_work.ipynb).
 
 # %%
 show(tables.hyperparameter_table())
@@ -155,8 +158,9 @@ for group in kinds:
     display(grids.mse_against_var(group))
 
 # %% [markdown]
-# Points above the dashed line have a mean that is off by more than the draws spread; none can lie below it. The FDNs and
-# GaussHyperNet lie along it.
+# Points well above the dashed line have a mean that is off by more than the draws spread; none can lie below it. How
+# many points of each model lie along it, sections 3.6 and 4.6 count: nearly all of the FDNs' and of GaussHyperNet's on
+# airfoil and energy, far fewer on the toy tasks.
 #
 # ## 5.8 The linear fit
 

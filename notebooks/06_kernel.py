@@ -181,7 +181,7 @@ assert bounds.loc["IC independent"].gt(10 * bounds.loc["IC shared"]).all()
 # Take one layer, one example and one draw: $y_o=\sum_i W_{oi}a_i+b_o$. Given $a$ and $z$,
 #
 # 1. $y_o$ is a sum of independent Gaussians, hence Gaussian, with
-#    $$m_o=\sum_i\mu_{oi}a_i+\mu_o,\qquad v_o=\sum_i\sigma_{oi}^2a_i^2+\sigma_o^2;$$
+#    $m_o=\sum_i\mu_{oi}a_i+\mu_o$ and $v_o=\sum_i\sigma_{oi}^2a_i^2+\sigma_o^2$;
 # 2. $y_o$ and $y_{o'}$ use different rows of $W$ and different biases, so they are independent;
 # 3. with independent noise the weights of another example or draw are other random numbers, so outputs of
 #    different examples and draws are independent too.
@@ -625,6 +625,7 @@ for mode in ("LP shared", "LP local"):
     assert not beyond or blocks < whole / 4
 
 # %%
+# Peak memory and run time of the reference and of the op in PyTorch against the number of draws; above 1 the op is ahead.
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.9), layout="constrained")
 mode, colours = "LP shared", plt.cm.viridis(np.linspace(0, 0.8, len(d_list)))
 for d, colour in zip(d_list, colours):
@@ -648,7 +649,7 @@ plt.show()
 # with $K$ and with $d^2$; `torch` follows until the layer has more than `ops.LARGE` hypernetwork outputs, and from
 # there on needs a few blocks however many draws there are. Right: above the dotted line `torch` is faster.
 #
-# ## 6.8 Measured
+# ## 6.8 To be measured
 #
 # Speed on a GPU is for a GPU to tell. `fdn_kernels.bench` times nothing that has not first given the float64
 # reference's outputs and gradients at the very size that is timed, and writes one row per layer, program

@@ -406,7 +406,8 @@ assert saved == (3 + 1) * 8 and forward(shared, torch.randn(5, 3))[1].shape == (
 # > frequency-aware conditioning may reduce under-scaling on highly oscillatory OOD tasks. — *Section 6*
 #
 # The under-scaling is a slope $b$ above 1 of MSE against Var: the squared error outside grows faster than the
-# variance. Each remedy is one change from the published setting:
+# variance. Each remedy is one change from the published setting, and all are scored with 20 draws in place of 100, in
+# validation too: ratios compare like with like, but levels are not those of notebooks 03 and 04.
 #
 # | remedy | equation | in `fdn.nn` |
 # |:---|:---|:---|

@@ -114,6 +114,11 @@ UNSCOPED = (
 )
 CUT = """width => [...document.querySelectorAll('article table')].filter(t => t.offsetParent !== null
     && t.getBoundingClientRect().right > width + 1).map(t => t.outerHTML.slice(0, 200))"""
+STRAY = """(() => {
+    const page = document.querySelector('article').cloneNode(true);
+    page.querySelectorAll('pre, code, script, style, mjx-container').forEach(part => part.remove());
+    return page.textContent.match(/.*\\$.*/g) || [];
+})()"""  # of a formula that was not set
 LEVELS = "[...document.querySelectorAll('article h1, article h2, article h3, article h4')].map(h => +h.tagName[1])"
 
 
@@ -133,6 +138,7 @@ def test_page(name, visit, address):
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(later - earlier <= 1 for earlier, later in zip(levels, levels[1:])), levels
     assert page.evaluate(UNSCOPED) == 0
+    assert page.evaluate(STRAY) == []
     assert page.evaluate(DULL_TABLES) == []
     for width in (1500, 1100, 820, 360, PHONE, DESK):
         page.set_viewport_size({"width": width, "height": 740})

@@ -42,10 +42,13 @@ def test_a_difference_within_the_intervals_is_no_loss():
 
 def test_aims():
     kept = {row[0]: row[1:] for row in page.aims(rows(0.23, 0.43)).rows}
-    assert kept["CRPS inside at most 1.1 times that of 10 MLPs"] == ("no", "no", "0 of 2")
-    assert kept["CRPS outside below all others'"] == ("no", "no", "0 of 2")
-    assert kept["CRPS outside at most 1.1 times the best"] == ("yes", "yes", "2 of 2")
-    assert kept["coverage inside 0.85 to 0.95"] == ("yes", "yes", "2 of 2")
+    assert kept["CRPS inside at most 1.1 times that of 10 MLPs"] == ("no", "no", "0 of 1", "0 of 2")
+    assert kept["CRPS outside below all others'"] == ("no", "no", "0 of 1", "0 of 2")
+    assert kept["CRPS outside at most 1.1 times the best"] == ("yes", "yes", "1 of 1", "2 of 2")
+    words = page.verdict(rows(0.23, 0.43))
+    assert "CRPS outside at most 1.1 times the best: 1 of 1;" in words, "airfoil does not judge"
+    assert "hold 0.90 on airfoil, the worst of all 2 sets" in words
+    assert kept["coverage inside 0.85 to 0.95"] == ("yes", "yes", "1 of 1", "2 of 2")
 
 
 def test_cells_hold_means_intervals_and_what_is_missing():

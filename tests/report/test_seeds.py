@@ -47,7 +47,7 @@ def test_the_table_of_kept_epochs_gives_median_band_beta_and_the_share_inside_th
     assert cells(table, "sine", "DeepEnsembleNet")["Kept epoch"] == "1 [1, 1] of 40"
     assert cells(table, "sine", "MLPDropoutNet")["β there"] == "—"
     words = checkpoints.kept_sentence(metrics, ["sine"])
-    assert "in the median run β is 0.7 on sine" in words and "sine (epoch 1 in all 5 seeds)" in words
+    assert "In the median kept FDN β is 0.7 on sine" in words and "sine (epoch 1 in all 5 seeds)" in words
     assert "Every kept FDN" not in words
     inside = checkpoints.kept_sentence(runs(best_epoch=50), ["sine"])
     assert "Every kept FDN lies inside the warm-up on sine." in inside and "The ensemble" not in inside
@@ -86,7 +86,7 @@ def test_other_choices_of_the_epoch_are_compared_by_the_same_seeds():
     table = checkpoints.last_table(metrics, "sine")
     assert [row[1:3] for row in table.rows if row[0] == "LP-FDNet"] == \
         [("best epoch (published)", "2"), ("last epoch", "2")]  # fmt: skip
-    assert "ID Var 3.000 on sine" in checkpoints.last_sentence(metrics, ["sine"])
+    assert "in this order, are multiplied by: ID Var 3.000 and 3.000 on sine" in checkpoints.last_sentence(metrics, ["sine"])
     assert checkpoints.last_sentence(runs(), ["sine"]) == "" and not checkpoints.last_table(runs(), "sine").rows
 
 

@@ -300,6 +300,8 @@ def test_links_of_the_repository_s_pages_hold_in_the_site(source, run):
     assert link("../data/comparison/compare.md") == "[x](/comparison.md)"
     assert link("../data/claims") == link("../data/claims/README.md") == "[x](/data/claims/README.md)"
     assert link("../notebooks/01_method.ipynb#part") == "[x](/notebooks/01_method.ipynb#part)"
+    kept = guides.linked(site, Path("docs/a.md"), "[3.3](../notebooks/03_toy.ipynb)")
+    assert kept == "[3.3](/notebooks/03_toy.ipynb#33-the-epoch-that-is-kept)", "a section by its number"
     assert link("../Makefile") == "[x](/Makefile)" and (source / "Makefile").exists(), "a copy to keep"
     assert link("../lib") == link("nowhere.md") == "x"
     assert link("https://example.org/a") == "[x](https://example.org/a)" and link("#here") == "[x](#here)"

@@ -189,3 +189,12 @@ def test_links_of_notebooks_lead_somewhere():
         prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
         for target in re.findall(r"\]\(([^)\s:#]+)\)", prose):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=str)
+def test_the_site_shows_all_of_the_prose(path):
+    """Where a line that starts with % is a comment, and a formula of its own cannot be part of a list."""
+    cells = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"] if path in NOTEBOOKS else None
+    for line in "\n".join(cells or [path.read_text(encoding="utf-8")]).split("\n"):
+        assert not line.startswith("%"), line
+        assert not re.match(r"\s+\$\$", line), line

@@ -198,18 +198,19 @@ def of_deltas(study: DatasetResults) -> str:
 
 
 def of_score(comparison: pd.DataFrame) -> str:
-    """How many published numbers are reached, and where the share is lowest."""
+    """How many published numbers are reached, and where the share is lowest, of models and of data sets."""
     score = published.score(comparison).set_index(["by", "name"])
     total = score.loc[("total", "total")]
     if not total["n"]:
         return "- None of the published numbers can be compared."
-    models = score.loc["model"]
-    models = models[models["n"] > 0]
-    share = models["minmax"] / models["n"]
+    said = []
+    for kind in ("model", "dataset"):
+        share = (score.loc[kind, "minmax"] / score.loc[kind, "n"]).dropna().round(2)  # as the table shows it
+        said.append(f"{listing(list(share.index[share == share.min()]))} ({share.min():.0%})")
     return (
         f"- {total['minmax']:.0f} of {total['n']:.0f} lie within the range of our seeds, where "
-        f"{total['expected_minmax'] * total['n']:.0f} would by chance. The share is lowest for {share.idxmin()} "
-        f"({share.min():.0%})."
+        f"{total['expected_minmax'] * total['n']:.0f} would by chance. The share is lowest for {said[0]}, and on "
+        f"{said[1]}."
     )
 
 

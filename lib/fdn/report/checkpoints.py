@@ -96,7 +96,7 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
     others = [f"{dataset} ({inside[dataset]:.0%})" for dataset in datasets if inside.get(dataset, 1) < 1]
     medians = fdns.groupby("dataset")["best_epoch"].median()
     betas = [f"{beta_kept(medians[dataset]):.3g} on {dataset}" for dataset in datasets if dataset in medians]
-    words = f"The kept FDNs are no β = 1 models: in the median run β is {listing(betas)}. "
+    words = f"The paper's objective has β = 1. In the median kept FDN β is {listing(betas)}. "
     if always:
         words += f"Every kept FDN lies inside the warm-up on {listing(always)}"
         words += f"; fewer do on {listing(others)}. " if others else ". "
@@ -137,6 +137,12 @@ def variants(dataset: str) -> dict[str, str]:
     return found
 
 
+LAST_COLUMNS = {
+    "var_id": "Var, ID",
+    **{name: PROTOCOL_COLUMNS[name] for name in ("mean_id", "crps_id", "delta_var", "spearman", "best_epoch")},
+}
+
+
 def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
     """Medians over the same seeds with the best epoch kept, the last one, and beta held at the kept value."""
     rows = []
@@ -144,7 +150,7 @@ def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
         for name, label in variants(dataset).items():
             run = _same_seeds(metrics, dataset, model, label)
             if len(run):
-                medians = run.assign(mean_id=corrected_mean_error(run, "id"))[list(PROTOCOL_COLUMNS)].median()
+                medians = run.assign(mean_id=corrected_mean_error(run, "id"))[list(LAST_COLUMNS)].median()
                 cells = [plain_number(value) for value in medians[:-1]] + [f"{medians['best_epoch']:.0f}"]
                 rows.append((model, name, str(len(run)), *cells))
     held = extras.KEPT_EPOCHS.get(dataset)
@@ -153,9 +159,9 @@ def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
         title=f"What the choice of the epoch does on {literal(dataset)}",
         caption="Medians over the same seeds; the error of the mean is corrected for Var / K. "
         + (f"β held: it stops rising at {beta_kept(held):.3g}, its value at the median epoch kept." if held else ""),
-        columns=("Model", "Kept", "Seeds", *PROTOCOL_COLUMNS.values()),
+        columns=("Model", "Kept", "Seeds", *LAST_COLUMNS.values()),
         rows=tuple(rows),
-        align="llr" + "r" * len(PROTOCOL_COLUMNS),
+        align="llr" + "r" * len(LAST_COLUMNS),
     )
 
 
@@ -168,19 +174,19 @@ def _same_seeds(metrics: pd.DataFrame, dataset: str, model: str, label: str) -> 
 
 
 def last_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
-    """By which factor keeping the last epoch moves the FDNs' numbers, in words; "" if it was not run."""
+    """By which factor keeping the last epoch moves each FDN's numbers, in words; "" if it was not run."""
     parts = []
     for metric, name in (("var_id", "ID Var"), ("crps_id", "ID CRPS"), ("delta_var", "ΔVar")):
-        factors = {}
+        said = []
         for dataset in datasets:
-            best, last = (
-                pd.concat([_same_seeds(metrics, dataset, model, label) for model in FDN_MODELS])[metric].median()
-                for label in list(variants(dataset).values())[:2]
-            )
-            if np.isfinite(last):
-                factors[dataset] = last / best
-        if factors:
-            parts.append(f"{name} {listing([f'{plain_number(f)} on {d}' for d, f in factors.items()])}")
+            factors = []
+            for model in FDN_MODELS:
+                runs = (_same_seeds(metrics, dataset, model, label) for label in list(variants(dataset).values())[:2])
+                best, last = (run[metric].median() for run in runs)
+                factors += [plain_number(last / best)] if np.isfinite(last) else []
+            said += [f"{' and '.join(factors)} on {dataset}"] if factors else []
+        parts += [f"{name} {'; '.join(said)}"] if said else []
     if not parts:
         return ""
-    return f"With the last epoch in place of the best one the FDNs' medians are multiplied by: {'; '.join(parts)}."
+    return (f"With the last epoch in place of the best one the medians of {listing(FDN_MODELS)}, in this order, are "
+            f"multiplied by: {'. '.join(parts)}.")  # fmt: skip

@@ -94,7 +94,7 @@ def uniformity_table(metrics: pd.DataFrame, protocol: str) -> Table:
     spread = ", ".join(f"{row.published} ({row.expected:.0f})" for row in fifths.itertuples())
     return Table(
         name="uniformity",
-        title="Do the published runs lie among our seeds like one more seed?",
+        title="Where the published runs lie among our seeds",
         caption="A number's place is the share of other runs below it; distance is the mean of |2 place − 1|, from 0 "
         "in the middle to 1 beyond all; expected is its mean if each (data set, model) takes any of its runs, "
         "published or ours, with equal chance, and p the chance of a distance of at least the published one. The "
@@ -119,7 +119,7 @@ def miss_list(comparison: pd.DataFrame) -> str:
     lines = []
     for (dataset, model), group in explained.groupby(["dataset", "model"], sort=False):
         numbers = [f"{row.metric} {row.printed} (ours {_interval(row.min, row.max)})" for row in group.itertuples()]
-        reason = next((reason.split(". ")[0].rstrip(".") for reason in group["reason"] if reason), "no reason given")
+        reason = next((reason.split(". ")[0].rstrip(".") for reason in group["reason"] if reason), "No reason given")
         lines.append(f"- **{dataset}, {model}**: {', '.join(numbers)}. {reason}.")
     return "\n".join(lines)
 

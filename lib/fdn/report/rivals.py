@@ -115,8 +115,8 @@ def losses(frame: pd.DataFrame) -> list[str]:
     return said
 
 
-def aims(frame: pd.DataFrame) -> Table:
-    """What was wanted of FDN before the table was there, and whether it is so."""
+def _aims(frame: pd.DataFrame) -> pd.DataFrame:
+    """Whether what was wanted of FDN is so: a row for each aim, a column for each data set."""
     inside, outside = (summary(frame, "crps", region)["mean"].unstack() for region in REGIONS)
     covered = {region: summary(frame, "coverage_90", region)["mean"].unstack().loc[FDN] for region in REGIONS}
     sets = [name for name in _sets(frame) if np.isfinite(inside.loc[FDN].get(name, np.nan))]
@@ -128,20 +128,43 @@ def aims(frame: pd.DataFrame) -> Table:
         "coverage inside 0.85 to 0.95": lambda name: 0.85 <= covered["id"][name] <= 0.95,
         "coverage outside at least 0.8": lambda name: covered["ood"][name] >= 0.8,
     }
-    found = {aim: [bool(holds(name)) for name in sets] for aim, holds in kept.items()}
-    rows = [(aim, *("yes" if it else "no" for it in of), f"{sum(of)} of {len(of)}") for aim, of in found.items()]
-    title, columns = "What was wanted of FDN", ("", *sets, "sets")
-    return Table("rivals_aims", title, "Before the table was there.", columns, tuple(rows), "l" + "c" * len(sets) + "r")
+    return pd.DataFrame([[bool(holds(name)) for name in sets] for holds in kept.values()], [*kept], sets)
+
+
+def _share(of: pd.Series) -> str:
+    return f"{of.sum()} of {len(of)}"
+
+
+def aims(frame: pd.DataFrame) -> Table:
+    """What was wanted of FDN before the table was there, and whether it is so."""
+    found = _aims(frame)
+    new = [name for name in found if name in data.VERDICT_SETS]
+    rows = [(aim, *("yes" if it else "no" for it in of), _share(of[new]), _share(of)) for aim, of in found.iterrows()]
+    columns = "", *found, "sets that judge", "all"
+    caption = f"Before the table was there. The sets that judge are {_joined(data.VERDICT_SETS)}."
+    align = "l" + "c" * len(found.columns) + "rr"
+    return Table("rivals_aims", "What was wanted of FDN", caption, columns, tuple(rows), align)
+
+
+def verdict(frame: pd.DataFrame) -> str:
+    """The aims on the sets that judge alone, and how far the intervals fail where they fail most, in words."""
+    found = _aims(frame)
+    new = [name for name in found if name in data.VERDICT_SETS]
+    kept = "; ".join(f"{aim}: {_share(of[new])}" for aim, of in found.iterrows())
+    covered = summary(frame, "coverage_90", "ood")["mean"].unstack().loc[FDN].dropna()
+    return (f"On the sets that judge: {kept}. Outside, the intervals that should hold 0.9 of the targets hold "
+            f"{covered.min():.2f} on {covered.idxmin()}, the worst of all {len(covered)} sets.")  # fmt: skip
 
 
 def page(frame: pd.DataFrame) -> str:
     """The Markdown of the page."""
-    development, verdict, seeds = _joined(data.DEVELOPMENT_SETS), _joined(data.VERDICT_SETS), frame["seed"].nunique()
-    head = HEAD.format(development=development, verdict=verdict, level=100 * LEVEL, seeds=seeds)
+    sets = {"development": _joined(data.DEVELOPMENT_SETS), "verdict": _joined(data.VERDICT_SETS)}
+    head = HEAD.format(**sets, level=100 * LEVEL, seeds=frame["seed"].nunique())
     about = [f"- **{name}**: {' '.join(inspect.getdoc(fit).split())}" for name, fit in rivals.METHODS.items()]
     tables = [aims(frame)] if FDN in set(frame["method"]) else []
     tables += [table(frame, metric, region) for metric in METRICS for region in REGIONS]
-    return "\n\n".join([head.strip(), *losses(frame), *(it.to_markdown().strip() for it in (*tables, times(frame))),
+    judged = [verdict(frame)] if FDN in set(frame["method"]) else []
+    return "\n\n".join([head.strip(), *judged, *losses(frame), *(it.to_markdown().strip() for it in (*tables, times(frame))),
                         "## The methods", METHODS.format(**vars(rivals)), "\n".join(about)]) + "\n"  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from fdn.training import recipe
 from fdn.training.loop import fit
 
 FDN, MODEL = "FDN, recommended", "LP-FDNet"
+PLAIN = "without FDN layers: plain networks of that width"
 
 # The recommended protocol less one of its settings each
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
@@ -31,6 +32,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "without the mixture": {"networks": 1},
     "without the rate's cycle": {"rate_schedule": "constant", "learning_rate": 1e-3},
     "with beta of the paper's weight": {"beta_max": 1.0},
+    PLAIN: {"epochs": RECOMMENDED.epochs * RECOMMENDED.networks},  # which `fit` divides among the members of an ensemble
 }
 
 
@@ -82,6 +84,8 @@ def study(dataset: Dataset, name: str, protocol: Protocol, seeds: Sequence[int])
     counted in full.
     """
     spec, start = model_spec(MODEL, dataset.n_features, protocol), time.process_time()
+    if name == PLAIN:
+        spec = replace(spec, name="DeepEnsembleNet", hyper=None)
     if protocol.beta_max == "auto":
         protocol = recipe.chosen(spec, dataset, protocol)
     choice = time.process_time() - start

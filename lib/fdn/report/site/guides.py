@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -54,7 +55,7 @@ def linked(site: Site, name: Path, text: str) -> str:
     """Text of a page of the repository with links that hold on any page of the site.
 
     Links to pages of the site lead there, those to other files of the repository to copies to keep; the README is the
-    front page; what is in neither, and a folder, is its words alone.
+    front page; what is in neither, and a folder, is its words alone. A number of a section leads to that section.
     """
 
     def link(found: re.Match) -> str:
@@ -70,9 +71,18 @@ def linked(site: Site, name: Path, text: str) -> str:
             _copy(site, target)
         if not (site.source / target).is_file() and target not in SAME.values():
             return words
+        if target.suffix == ".ipynb" and not anchor:
+            anchor = _anchor(paths.ROOT / target, words)
         return f"{mark}[{words}](/{target.as_posix()}{'#' * bool(anchor)}{anchor})"
 
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
+
+
+@functools.cache
+def _anchor(notebook: Path, section: str) -> str:
+    """Of a notebook's section, given its number, as MyST names it; "" if there is none."""
+    titles = re.findall(rf'"## ({re.escape(section)} [^"]*?)(?:\\n)?"', notebook.read_text(encoding="utf-8"))
+    return re.sub(r"[^\w\- ]", "", titles[0].lower()).replace(" ", "-") if titles else ""
 
 
 def passage(site: Site, name: str, pattern: str) -> str:

@@ -10,12 +10,15 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from matplotlib.figure import Figure
+
 from fdn import paths
-from fdn.report import figures
+from fdn.report import figures, layers, recipe
 from fdn.report.figures import grids
 from fdn.report.site.base import Site
 from fdn.report.site.guides import linked
 
+DRAWING = figures, grids, layers, recipe  # modules whose functions that give a figure say what it shows
 SETUP = 0.5  # share of imports among a cell's statements from which on it is folded
 
 
@@ -77,11 +80,17 @@ def is_setup(source: str) -> bool:
 
 
 def caption(source: str, prose: str) -> str:
-    """What a figure shows: the first line that documents the function drawing it, else the paragraph before it."""
-    drawn = re.findall(r"(?:figures|grids)\.(?!save\b)(\w+)", source)
-    for name in reversed(drawn):
-        if doc := getattr(getattr(figures, name, None) or getattr(grids, name, None), "__doc__", None):
-            return _sentence(re.sub(r"`+|\s*;? see .*", "", doc.split("\n\n")[0]))
+    """What a figure shows: a comment at the cell's head, what documents the function drawing it, or the prose before.
+
+    >>> caption("# Two networks, in grey a third.\\nplt.show()", "")
+    'Two networks, in grey a third.'
+    """
+    if comment := re.match(r"(# .*\n)+", source):
+        return _sentence(comment[0].replace("# ", " "))
+    for name in reversed(re.findall(r"\b\w+\.(\w+)", source)):
+        found = [drawn for module in DRAWING if (drawn := getattr(module, name, None))]
+        if found and getattr(found[0], "__annotations__", {}).get("return") in ("Figure", Figure):
+            return _sentence(re.sub(r"`+|\s*;? see .*", "", found[0].__doc__.split("\n\n")[0]))
     paragraphs = [text for text in re.split(r"\n\s*\n", prose) if not re.match(r"\s*([#|>]|[-*] |```|\$\$|<)", text)]
     if paragraphs:
         return _sentence(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraphs[-1]))
