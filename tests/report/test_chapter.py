@@ -171,7 +171,11 @@ def test_the_score_names_the_model_that_is_reached_least(monkeypatch):
     rows = [{"dataset": "step", "model": model, "metric": "aurc", "n_seeds": 3, "verdict": verdict}
             for model, verdict in (("BayesNet", published.OUTSIDE), ("LP-FDNet", published.RANGE))]  # fmt: skip
     text = chapter.of_score(pd.DataFrame(rows))
-    assert "1 of 2 lie within" in text and "1 would by chance" in text and "lowest for BayesNet (0%), and on step (50%)." in text
+    assert (
+        "1 of 2 lie within" in text
+        and "1 would by chance" in text
+        and "lowest for BayesNet (0%), and on step (50%)." in text
+    )
 
 
 def test_protocols_are_compared_in_the_order_given():

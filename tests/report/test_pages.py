@@ -13,7 +13,7 @@ import torch
 from scipy.stats import mannwhitneyu
 
 import fdn
-from fdn import paths
+from fdn import data, paths
 from fdn.data import UCI
 from fdn.errors import UserError
 from fdn.metrics import spearman
@@ -124,11 +124,13 @@ def medians():
 
 
 def test_the_readme_counts_the_tables_on_which_our_settings_are_best():
-    mean = rivals.load().groupby(["region", "dataset", "method"])["crps"].mean().unstack()
+    table = rivals.load()
+    table = table[table["dataset"].isin(data.VERDICT_SETS)]
+    mean = table.groupby(["region", "dataset", "method"])["crps"].mean().unstack()
     best = mean.idxmin(axis=1).eq("FDN, recommended").groupby("region").sum()
-    number = dict(zip(range(11), "no one two three four five six seven eight nine ten".split()))
+    number = dict(zip(range(11), "none one two three four five six seven eight nine ten".split()))
     methods, tables = number[mean.shape[1]], number[len(mean.loc["id"])]
-    words = f"the least of {methods} methods' inside on {number[best['id']]} of {tables} tables"
+    words = f"on {tables} tables held back, is the least of {methods} methods' inside on {number[best['id']]}"
     assert f"{words}, outside on {number[best['ood']]}." in re.sub(r"\s+", " ", README.read_text(encoding="utf-8"))
 
 

@@ -86,7 +86,9 @@ def test_other_choices_of_the_epoch_are_compared_by_the_same_seeds():
     table = checkpoints.last_table(metrics, "sine")
     assert [row[1:3] for row in table.rows if row[0] == "LP-FDNet"] == \
         [("best epoch (published)", "2"), ("last epoch", "2")]  # fmt: skip
-    assert "in this order, are multiplied by: ID Var 3.000 and 3.000 on sine" in checkpoints.last_sentence(metrics, ["sine"])
+    assert "in this order, are multiplied by: ID Var 3.000 and 3.000 on sine" in checkpoints.last_sentence(
+        metrics, ["sine"]
+    )
     assert checkpoints.last_sentence(runs(), ["sine"]) == "" and not checkpoints.last_table(runs(), "sine").rows
 
 
