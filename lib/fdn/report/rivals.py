@@ -164,8 +164,9 @@ def page(frame: pd.DataFrame) -> str:
     tables = [aims(frame)] if FDN in set(frame["method"]) else []
     tables += [table(frame, metric, region) for metric in METRICS for region in REGIONS]
     judged = [verdict(frame)] if FDN in set(frame["method"]) else []
-    return "\n\n".join([head.strip(), *judged, *losses(frame), *(it.to_markdown().strip() for it in (*tables, times(frame))),
-                        "## The methods", METHODS.format(**vars(rivals)), "\n".join(about)]) + "\n"  # fmt: skip
+    shown = [it.to_markdown().strip() for it in (*tables, times(frame))]
+    said = [head.strip(), *judged, *losses(frame), *shown, "## The methods", METHODS.format(**vars(rivals))]
+    return "\n\n".join([*said, "\n".join(about)]) + "\n"
 
 
 def write(folder: Path | None = None) -> Path:

@@ -32,9 +32,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "without the mixture": {"networks": 1},
     "without the rate's cycle": {"rate_schedule": "constant", "learning_rate": 1e-3},
     "with beta of the paper's weight": {"beta_max": 1.0},
-    PLAIN: {
-        "epochs": RECOMMENDED.epochs * RECOMMENDED.networks
-    },  # which `fit` divides among the members of an ensemble
+    PLAIN: {"epochs": RECOMMENDED.epochs * RECOMMENDED.networks},  # `fit` divides these among members
 }
 
 

@@ -8,9 +8,8 @@ import shutil
 from pathlib import Path
 
 import nbformat
-from nbformat import NotebookNode
-
 from matplotlib.figure import Figure
+from nbformat import NotebookNode
 
 from fdn import paths
 from fdn.report import figures, layers, recipe
