@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from fdn import paths
 from fdn.cli import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -295,3 +297,16 @@ for package in (fdn_kernels, fdn):
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.check
+def test_a_wheel_has_all_that_the_commands_for_own_data_need(tmp_path):
+    """The notebook of the report among them; takes as long as building a wheel does."""
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
+    subprocess.run(command, check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    installed = paths.report().relative_to(paths.NOTEBOOKS).as_posix()
+    assert any(name.endswith(f".data/data/share/fdn/{installed}") for name in names)
+    modules = {path.relative_to(ROOT / "lib").as_posix() for path in (ROOT / "lib" / "fdn").rglob("*.py")}
+    assert modules <= set(names)

@@ -700,19 +700,20 @@ def _predict(args: argparse.Namespace) -> None:
 @command(
     option("model", "folder that `fdn fit` wrote", type=_folder),
     option("--data", "where the table of `fdn fit` is now (default: where it was)", type=_input, metavar="FILE"),
-    option("--out", "a page of HTML (default: out/report.html)", default=paths.DEFAULT_OUT / "report.html", **FILE),
+    option("--out", "a page of HTML (default: out/report.html)", default=Path("out", "report.html"), **FILE),
     examples=("model --out report.html", "model --data houses.csv"),
-    checkout=True,
 )
 def _report(args: argparse.Namespace) -> None:
     """Say how far to trust a model, in one page: data, fit, calibration, intervals, rows outside. It opens offline."""
+    import matplotlib  # noqa: F401  of the notebook, so that what is not installed is said before it starts
+
     from fdn.estimators.tables import TableModel
     from fdn.workflow import notebooks
 
     model = TableModel.load(args.model)
     model.table(args.data)  # what cannot be is said before a notebook starts
     parameters = {"model": str(args.model)} | ({"path": str(args.data)} if args.data else {})
-    notebooks.write_report(paths.NOTEBOOKS / "09_your_data.ipynb", args.out, parameters, f"A model of {model.target}")
+    notebooks.write_report(paths.report(), args.out, parameters, f"A model of {model.target}")
     _say_written([args.out])
 
 

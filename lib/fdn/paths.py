@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sysconfig
 from pathlib import Path
 
 _GIVEN = os.environ.get("FDN_ROOT")
@@ -17,6 +18,12 @@ CHECKOUT = Path(_GIVEN or Path(__file__).resolve().parents[2]).absolute()  # of 
 def in_checkout() -> bool:
     """Whether the repository's own files are at hand; an installed package has them where FDN_ROOT names a checkout."""
     return (CHECKOUT / "data" / "published_tables.csv").is_file()  # no other project has it
+
+
+def report() -> Path:
+    """The notebook behind ``fdn report``, which an installed package has too."""
+    installed = Path(sysconfig.get_path("data"), "share", "fdn")
+    return (NOTEBOOKS if in_checkout() else installed) / "09_your_data.ipynb"
 
 
 ROOT = CHECKOUT if _GIVEN or in_checkout() else Path.cwd()  # an installed package writes to where it is called
