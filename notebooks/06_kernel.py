@@ -66,7 +66,7 @@ from fdn_kernels.rivals import PEAKS, Case, forward_bound_ms, make_inputs
 # %% tags=["parameters"]
 interpret: bool = True  # run the Triton kernel in its interpreter (section 5)
 compile_tiles: bool = True  # compile the shipped tiles for two GPUs (section 6)
-draws: str = "1,4,16,64,256"  # numbers of draws K that are measured (section 7), comma-separated
+draws: str = "1,4,16,64,128"  # numbers of draws K that are measured (section 7), comma-separated
 widths: str = "8,16,32"  # widths d of the layers that are measured, comma-separated
 examples: int = 64  # examples B of the layers that are measured
 seed: int = 0  # of every random number of the checks that is not Philox's

@@ -149,7 +149,9 @@ def checked(monkeypatch):
     return calls, entered, pending
 
 
+@pytest.mark.check
 def test_every_loop_is_entered_after_a_comparison_of_every_axis(checked):
+    """Takes as long as every loop of the package does, with ever so many wrong shapes."""
     torch.manual_seed(0)
     calls, entered, pending = checked
     for work in WORK.values():

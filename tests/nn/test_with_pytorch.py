@@ -42,7 +42,7 @@ def compiled(f, backend="aot_eager"):
     return torch.compile(f, fullgraph=True, backend=backend)
 
 
-@pytest.mark.parametrize("name", ["full", "rows"])
+@pytest.mark.parametrize("name", ["full", pytest.param("rows", marks=pytest.mark.check)])
 def test_a_compiled_module_draws_afresh_and_reports_its_kl(name):
     """Traced anew for each kind of pass."""
     model, x = network(name), torch.randn(4, 3)

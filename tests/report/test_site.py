@@ -330,6 +330,7 @@ def test_a_folder_with_other_files_is_left_alone(run, tmp_path):
 
 
 @sphinx_needed
+@pytest.mark.check
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")  # Sphinx's extensions
 def test_site_builds_without_a_warning_and_in_place_of_an_older_one(run, source, tmp_path, monkeypatch):
     """Takes as long as Sphinx does for a page of every module."""
