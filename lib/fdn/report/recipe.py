@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from fdn.report.figures import styled
 from fdn.report.layers import mean_and_half
@@ -41,16 +41,16 @@ def _intervals(frame: pd.DataFrame, logs: pd.Series) -> pd.DataFrame:
 
 
 def path_table(frame: pd.DataFrame) -> Table:
-    """A row a step: CRPS and RMSE inside and outside, on every data set."""
-    crps, rmse = (means(frame, metric)["mean"] for metric in ("crps", "rmse"))
-    sets, rows = list(frame["dataset"].unique()), []
-    for step in frame["method"].unique():
-        keys = [(name, region, step) for name in sets for region in REGIONS]
-        cells = [f"{of[key]:.3f}" if key in of.index else "—" for key in keys for of in (crps, rmse)]
-        rows.append((step, *cells))
-    columns = [f"{what}, {name} {where}" for name in sets for where in REGIONS.values() for what in ("CRPS", "RMSE")]
-    caption = f"Geometric means over {frame['seed'].nunique()} seeds."
-    return Table("recipe_path", "From the published model to the recommended one", caption, ("step", *columns),
+    """A row a step: CRPS inside and outside, on every data set."""
+    crps = means(frame, "crps")["mean"]
+    columns = [(name, region) for name in frame["dataset"].unique() for region in REGIONS]
+    rows = [
+        (step, *(f"{crps[*key, step]:.3f}" if (*key, step) in crps.index else "—" for key in columns))
+        for step in frame["method"].unique()
+    ]
+    headings = [f"{name}, {REGIONS[region]}" for name, region in columns]
+    caption = f"CRPS, geometric means over {frame['seed'].nunique()} seeds."
+    return Table("recipe_path", "From the published model to the recommended one", caption, ("step", *headings),
                  tuple(rows), "l" + "r" * len(columns))  # fmt: skip
 
 
@@ -71,7 +71,8 @@ def means_figure(frame: pd.DataFrame, methods: Sequence[str], title: str, refere
             shift = -0.12 if region == "id" else 0.12
             ax.errorbar(mean, y + shift, xerr=spread, fmt="o", color=colour, label=REGIONS[region])
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_xlabel("CRPS" if reference is None else "ratio of CRPS")
         ax.set_title(name)
