@@ -105,7 +105,7 @@ site: $(READY) ## Write the static site of the committed results to OUT/site
 	$(PY) -m fdn site --out '$(OUT)/site'
 
 site-test: site ## Read the site in a browser (Debian: apt-get install chromium)
-	SITE='$(OUT)/site' $(PY) -m pytest -q -o addopts= tests/report/site_checks.py
+	SITE='$(OUT)/site' $(PYTEST) --dist load -q -o addopts= tests/report/site_checks.py
 
 smoke: $(READY) ## Walk the whole path with few epochs (under 2 minutes)
 	$(PY) -m fdn smoke

@@ -23,7 +23,12 @@
 # > producing predictive mixtures whose dispersion adapts to the input; we train them with a Monte Carlo
 # > $\beta$–ELBO objective. — *Abstract*
 #
-# This notebook builds that sentence piece by piece: the problem, then layer and training loop in the open, then
+# So an FDN is a network whose weights are random and depend on the input. In each layer a small second network, the
+# hypernetwork, reads a signal and says the mean and the standard deviation of every weight; a draw of all weights gives
+# one prediction, a hundred draws a spread. In IC-FDNet every layer's signal is the input $x$, in LP-FDNet it is the
+# activation of the layer before.
+#
+# This notebook builds that piece by piece: the problem, then layer and training loop in the open, then
 # what the paper says about each part, with an equation, code short enough to read, and a check you can run.
 # Checks print how far two things are apart. Quotes are the [paper](https://arxiv.org/abs/2510.17794)'s; **ours**
 # marks what is not in it. Settings are those of the published runs, which come from the
@@ -303,9 +308,9 @@ show(posteriors.FDNLinear)
 #
 # Two such layers with a ReLU between them are the network, and this is all of its training under the published
 # protocol: one draw per update, mean squared error plus $\beta_t$ KL, Adam, and the epoch with the smallest
-# validation CRPS kept. No $\sigma^2$ is in sight: this loss is that of Gaussian noise with $\sigma^2=\beta_t/2$ (section
-# 1.9), which is the ½ of section 1.2 once $\beta_t$ is 1, and less before. `lib/fdn/timing/plain.py` is the same loop for
-# all models; the results come from one that trains all seeds at once (section 1.14).
+# validation CRPS kept. (The loss has no noise variance $\sigma^2$ of its own: section 1.9 says which one it implies.)
+# `lib/fdn/timing/plain.py` is the same loop for all models; the results come from one that trains all seeds at once
+# (section 1.14).
 
 
 # %%

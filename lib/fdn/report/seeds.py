@@ -61,13 +61,16 @@ def bias_table(bands: pd.DataFrame) -> Table:
 
 
 def bias_sentence(bands: pd.DataFrame) -> str:
-    """What follows for the FDNs: where errors of the mean are larger at larger Var, and where that is not told."""
+    """Where errors of the mean are larger at larger Var, and where that is not told: for the FDNs, and for others."""
     kinds: dict[str, list[str]] = {"above 0": [], "on both sides of 0": [], "below 0": []}
-    inside = []
+    inside: list[float] = []
+    others: dict[str, list[str]] = {}
     for dataset, model in _groups(bands):
-        if model not in FDN_MODELS:
-            continue
         rho, low, high = _number(bands, dataset, model, "rho_bias2", "all")
+        if model not in FDN_MODELS:
+            if low > 0:
+                others.setdefault(model, []).append(dataset)
+            continue
         own = _number(bands, dataset, model, "rho_mse", "all")[0]
         kind = "above 0" if low > 0 else "below 0" if high < 0 else "on both sides of 0"
         kinds[kind].append(f"{model} on {dataset} ({band_text(rho, low, high)}; with MSE {plain_number(own)})")
@@ -75,11 +78,13 @@ def bias_sentence(bands: pd.DataFrame) -> str:
     if not inside:
         return "There are no FDNs to judge."
     said = [f"{kind} for {listing(some)}" for kind, some in kinds.items() if some]
+    above = listing([f"{model} on {listing(where)}" for model, where in others.items()])
+    also = f" Of the other models the band over all points lies above 0 for {above}." if above else ""
     return (
         "Does a larger Var go with a larger squared error of the predictive mean? ρ(Var, Bias²) is 1 if Var puts these "
         "errors in their order, and about 0 if it says nothing of them. Over all test points its band over seeds is "
         f"{'; '.join(said)}. Inside the training band the medians lie between {plain_number(min(inside))} and "
-        f"{plain_number(max(inside))}."
+        f"{plain_number(max(inside))}.{also}"
     )
 
 
