@@ -108,11 +108,11 @@ def test_committed_cells_allow_rounding_and_another_kept_epoch_never(tmp_path):
 def test_a_metric_that_committed_cells_lack_is_no_difference(tmp_path):
     committed = pd.read_parquet(ROOT / "data" / "extras" / "metrics.parquet")
     block = (
-        (committed["protocol"] == "published") & (committed["dataset"] == "sine") & (committed["model"] == "BayesNet")
+        (committed["protocol"] == "as_written") & (committed["dataset"] == "sine") & (committed["model"] == "BayesNet")
     )
     frame = committed[block].head(3).reset_index(drop=True)
     assert frame["coverage_90_id"].isna().all()
     frame.assign(coverage_90_id=0.5).to_parquet(tmp_path / "metrics.parquet")
     assert compare_committed(tmp_path) == (3, 0.0, {})
     frame.assign(coverage_90_id=0.5, mse_id=2 * frame["mse_id"]).to_parquet(tmp_path / "metrics.parquet")
-    assert compare_committed(tmp_path)[2].keys() == {"published sine BayesNet"}
+    assert compare_committed(tmp_path)[2].keys() == {"as_written sine BayesNet"}
