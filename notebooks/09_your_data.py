@@ -49,6 +49,7 @@ from fdn import paths
 from fdn.arguments import check_parameters
 from fdn.errors import UserError
 from fdn.estimators.tables import INSIDE, OUTSIDE, TRAIN, TableModel
+from fdn.report.tables import plain_number
 from fdn.settings import Count, NonNegative, Whole, checked
 from fdn.typesetting import drawn
 
@@ -108,24 +109,29 @@ for column in fitted.columns.columns:
     ends = ("", "")
     if column.kind != "category":
         numbers = column.values(values, fitted.reading.decimal)
-        ends = [f"{end:.5g}" for end in (np.nanmin(numbers), np.nanmax(numbers))]
-    rows[column.name] = {"kind": kind, "missing": values.isna().sum(), "smallest": ends[0], "largest": ends[1]}
+        ends = np.nanmin(numbers), np.nanmax(numbers)
+        if column.kind == "date":
+            ends = [f"{pd.Timestamp(0) + pd.Timedelta(days=end):%Y-%m-%d}" for end in ends]
+        else:
+            ends = [plain_number(end) for end in ends]
+    rows[column.name] = {"read as": kind, "missing": values.isna().sum(), "smallest": ends[0], "largest": ends[1]}
 display(pd.DataFrame(rows).T)
 for remark in fitted.remarks:
     print(remark)
-print(f"To predict: {fitted.target}, from {y.min():.5g} to {y.max():.5g}, in {len(y)} rows.")
+print(f"To predict: {fitted.target}, from {plain_number(y.min())} to {plain_number(y.max())}, in {len(y)} rows.")
 print("; ".join(f"{name}: {np.sum(part == name)} rows" for name in (TRAIN, INSIDE, OUTSIDE)))
 if fitted.band:
     low, high = fitted.band
-    print(f"The band: {fitted.split_column} from {low:.5g} to {high:.5g}.")
+    print(f"The band: {fitted.split_column} from {plain_number(low)} to {plain_number(high)}.")
 
 # %% [markdown]
 # ## 9.2 The fit
 #
-# Every few epochs the network predicts rows that it is not trained on (a fifth of those to train on), and the epoch
-# that predicts them best is kept. The score is the CRPS, an absolute error that counts the whole predicted
-# distribution, of the standardised target. If the best epoch is the last one, more epochs may help. A curve that
-# rises after its minimum says that the model begins to learn the rows by heart; the kept epoch is before that.
+# Every few epochs the network predicts validation rows, a fifth of those to train on, and the epoch that predicts them
+# best is kept. The score is the CRPS, an absolute error that counts the whole predicted distribution, of the
+# standardised target. If the best epoch is the last one, more epochs may help. A curve that rises after its minimum
+# says that the model begins to learn the rows by heart. The learning rate goes up and down again in the course of the
+# training: where it is high, a curve may climb and come back.
 
 # %%
 [trained], [best] = fitted.regressor.trained_, fitted.regressor.best_epoch_
@@ -134,7 +140,7 @@ fig, ax = plt.subplots(figsize=(7, 2.6))
 looked = np.flatnonzero(np.isfinite(scores))
 ax.plot(looked + 1, scores[looked], ".-", color="#0072B2")
 ax.axvline(best, color="0.5", lw=0.8)
-ax.set(xlabel="epoch", ylabel="CRPS of held-out rows", title=f"kept: epoch {best} of {len(scores)}")
+ax.set(xlabel="epoch", ylabel="CRPS, validation rows", title=f"kept: epoch {best} of {len(scores)}")
 plt.show()
 
 # %% [markdown]
@@ -146,7 +152,7 @@ plt.show()
 
 # %%
 check = fitted.check(Path(path) if path else None)
-display(check.map("{:.4g}".format))
+display(check.map(plain_number).assign(rows=check["rows"]))
 
 # %% [markdown]
 # ## 9.4 Calibration
@@ -217,10 +223,10 @@ for name in (INSIDE, OUTSIDE):
             covered = ((predicted["q05"] <= y) & (y <= predicted["q95"]))[some].mean()
             rows[f"{name}, called {called}"] = [some.sum(), error[some].mean(), width[some].mean(), covered]
 columns = ["rows", "mean absolute error", "mean width", "coverage"]
-display(pd.DataFrame(rows, columns).T.map("{:.4g}".format))
+display(pd.DataFrame(rows, columns).T.map(plain_number).assign(rows=[int(row[0]) for row in rows.values()]))
 shown = predicted[flagged & (part != TRAIN)].sort_values("std", ascending=False).head(8)
 if len(shown):
-    shown = shown[["mean", "std"]].map("{:.5g}".format).assign(why=shown["why_outside"])
+    shown = shown[["mean", "std"]].map(plain_number).assign(why=shown["why_outside"])
     display(shown.set_axis(shown.index + 1).rename_axis("data row"))
 
 # %% [markdown]
@@ -235,7 +241,7 @@ def verdict(name):
     if not low <= 0.9 <= high:
         words = "too narrow" if share < 0.9 else "too wide"
     it = check.loc[name]
-    of_mean, of_trees = it["rmse"] / it["rmse of the mean"], it["rmse"] / it["rmse of boosted trees"]
+    of_mean, of_trees = it["rmse"] / it["rmse of always the mean"], it["rmse"] / it["rmse of boosted trees"]
     yield f"{name.capitalize()} ({n} rows): the 90 % intervals cover {share:.0%} ({low:.0%} to {high:.0%}): {words}."
     use = "predicting the mean would do as well" if of_mean > 0.97 else "so the inputs tell something of the target"
     yield f"  The error is {of_mean:.2f} times that of always predicting the mean; {use}."
@@ -267,9 +273,12 @@ for name in (INSIDE, OUTSIDE):
     for what, some in (("act", act), ("look", ~act)):
         if (some := some & (part == name)).any():
             rows[f"{name}: {what}"] = {"rows": some.sum(), "mean absolute error": error[some].mean()}
-display(pd.DataFrame(rows).T.map("{:.4g}".format))
+found = pd.DataFrame(rows).T
+display(found.map(plain_number).assign(rows=found["rows"].astype(int)))
 held = part != TRAIN
-print(f"Act on {np.sum(act & held)} of {np.sum(held)} held-out rows, those with an interval of at most {limit:.4g}.")
+print(
+    f"Act on {np.sum(act & held)} of {np.sum(held)} held-out rows, those with an interval of at most {plain_number(limit)}."
+)
 if (act & held).any() and (~act & held).any():
     ratio = error[act & held].mean() / error[~act & held].mean()
     print(f"The mean absolute error of these is {ratio:.2f} times that of the others"

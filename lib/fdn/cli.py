@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -657,14 +658,15 @@ def _smoke(args: argparse.Namespace) -> None:
     option("--seed", "of the split and the training (default: 0)", default="0"),
     out("model"),
     examples=(
-        "houses.csv --target price --split-column area --leave-out id --out model",
+        "houses.csv --target price --leave-out id --out model",
+        "houses.csv --target price --leave-out id --split-column area --out trial",
         "houses.csv --target price --separator ';' --decimal , --encoding cp1252",
     ),
 )
 def _fit(args: argparse.Namespace) -> None:
     """Fit an FDN to your own table; a fifth of the rows is held out to check it."""
     from fdn.estimators import saving
-    from fdn.estimators.tables import TableModel
+    from fdn.estimators.tables import FEW, TableModel
 
     if args.out.is_dir() and any(args.out.iterdir()) and not (args.out / saving.DESCRIPTION).exists():
         raise UserError(f"{args.out} holds other things; name a new folder, an empty one or that of a model")
@@ -673,7 +675,11 @@ def _fit(args: argparse.Namespace) -> None:
         seed=parsed("--seed", args.seed, Whole), max_epochs=args.epochs or "auto", device=str(_device(args)), verbose=1,
     )  # fmt: skip
     model.save(args.out)
-    print(*model.remarks, model.check().to_string(float_format="{:.4g}".format), sep="\n")
+    check = model.check()
+    print(*model.remarks, check.to_string(float_format=tables.plain_number), sep="\n")
+    print("In units of the target. crps: error of the whole predicted distribution. The 90 % intervals are q05 to q95.")
+    if (n := check["rows"].min()) < FEW:
+        print(f"{n} rows say little.")
     _say_written([args.out])
 
 
@@ -681,19 +687,21 @@ def _fit(args: argparse.Namespace) -> None:
     option("model", "folder that `fdn fit` wrote", type=_folder),
     option("file", "a table with the same columns, in any order", type=_input),
     option("--id", "column that names the rows in the predictions (default: their numbers)", metavar="COLUMN"),
+    option("--missing", "a text that means no value, besides those of the fit; may be repeated", **REPEATED),
     *READING,
     option("--out", "a CSV file (default: out/predictions.csv)", default=paths.DEFAULT_OUT / "predictions.csv", **FILE),
     examples=("model new.csv --out pred.csv", "model new.csv --id house --out pred.csv"),
 )
 def _predict(args: argparse.Namespace) -> None:
-    """Predict the rows of a table: mean, deviations, quantiles, and whether and why a row is unlike the data."""
+    """Predict rows: mean, standard deviation and its parts, 90 % interval q05 to q95, and what is unlike the data."""
     import time
 
     from fdn.estimators.tables import TableModel
 
     model, start = TableModel.load(args.model, str(_device(args))), time.perf_counter()
-    n, said = model.predict_file(args.file, args.out, _reading(args), args.id)
-    print(f"{said}\n{n / (time.perf_counter() - start):,.0f} rows a second")
+    n, said = model.predict_file(args.file, args.out, _reading(args, args.missing), args.id)
+    seconds = time.perf_counter() - start
+    print(said, *([f"{n / seconds:,.0f} rows a second"] if seconds > 10 else []), sep="\n")
     _say_written([args.out])
 
 
@@ -705,8 +713,8 @@ def _predict(args: argparse.Namespace) -> None:
 )
 def _report(args: argparse.Namespace) -> None:
     """Say how far to trust a model, in one page: data, fit, calibration, intervals, rows outside. It opens offline."""
-    import matplotlib  # noqa: F401  of the notebook, so that what is not installed is said before it starts
-
+    if absent := [extra for extra in ("study", "notebooks") if not all(map(find_spec, EXTRAS[extra]))]:
+        raise UserError(f"the report takes more than is installed: pip install 'fdn[{','.join(absent)}]'")
     from fdn.estimators.tables import TableModel
     from fdn.workflow import notebooks
 

@@ -182,6 +182,17 @@ def test_a_failed_prediction_leaves_no_file(fitted, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"new.csv"}
 
 
+def test_a_file_to_predict_without_rows_is_answered_and_texts_that_mean_no_value_may_be_new(fitted, tmp_path):
+    header = "a,b,c,<b>id</b>\n"
+    (tmp_path / "new.csv").write_text(header, encoding="utf-8")
+    with pytest.raises(UserError, match="no rows below its header"):
+        fitted[0].predict_file(tmp_path / "new.csv", tmp_path / "out.csv")
+    (tmp_path / "new.csv").write_text(f"{header}1,2,red,3\nx,2,red,3\n", encoding="utf-8")
+    new = ["predict", str(fitted[1] / "model"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "out.csv")]
+    assert main(new) == 2 and main([*new, "--missing", "x"]) == 0
+    assert "a is missing" in pd.read_csv(tmp_path / "out.csv")["why_outside"][1]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -254,5 +265,6 @@ def test_the_report_is_one_page_that_loads_nothing_and_shows_names_as_they_are(f
     assert html.escape("<b>id</b>") in page and "<b>id" not in page and "<script" not in page
     assert "default-src 'none'" in page and page.count('src="') == page.count('src="data:') > 2
     assert "Exercises" not in page and "import" not in page
+    assert "1 The table" in page and "9.1" not in page, "its sections are of no book"
     for title in ("The table", "The fit", "Calibration", "Intervals", "Rows outside", "How far to trust it"):
         assert title in page

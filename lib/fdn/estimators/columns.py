@@ -52,8 +52,8 @@ class Column:
             value, row = column.iloc[wrong[0]], column.index[wrong[0]] + 1
             what = "finite number" if self.kind == "number" else f"date ({self.format})"
             raise UserError(
-                f"column {self.name!r} has {value!r} in data row {row}, which is no {what}; correct it, say by "
-                "--missing that it means no value, or leave the column out"
+                f"column {self.name!r} has {value!r} in data row {row}, which is no {what}; correct it, or say "
+                "by --missing that it means no value"
             )
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from fdn.estimators.regressor import FDNRegressor
 
 FORMAT, VERSION, DESCRIPTION = "fdn-table", 1, "table.json"
 FEWEST = 20  # rows to train on
+FEW = 30  # held-out rows that say little
 BAND, HELD_OUT = (0.2, 0.8), 0.2
 TRAIN, INSIDE, OUTSIDE = "trained on", "held out", "beyond the band"  # parts of a table
 ROWS = 20_000  # predicted at a time
@@ -88,6 +90,8 @@ class TableModel:
             z = column.filled(frame[split_column], how.decimal)
             low, high = band = tuple(np.quantile(z, BAND).tolist())
             outside = (z < low) | (z > high)
+            remarks.append(f"Trained on the band of {split_column!r} alone, to show what the model does outside of its "
+                           "data; for a model to use, fit without --split-column.")  # fmt: skip
             if not outside.any():
                 raise UserError(f"{split_column!r} cannot be the split column: no row is beyond {low:g} to {high:g}")
         if (n := (~outside).sum()) * (1 - HELD_OUT) < FEWEST:
@@ -95,9 +99,14 @@ class TableModel:
             raise UserError(f"{path} has {n} rows with a value of {target!r} to fit; at least {least:.0f} are needed")
         part = _parts(outside, seed)
         train = part == TRAIN
+        remarks.append(
+            f"{train.sum()} rows are trained on, of which a fifth choose the epoch; the others are held out."
+        )
         if np.ptp(y[train]) == 0:
             raise UserError(f"{target!r} is {y[train][0]:g} in every row to train on; there is nothing to predict")
         columns = Columns.of(frame[train], kinds, how.decimal)
+        if settings.get("verbose"):
+            print(f"Training on {train.sum()} rows: half a minute for a thousand, minutes for many.", file=sys.stderr)
         regressor = FDNRegressor(random_state=seed, **settings).fit(columns.transform(frame[train])[0], y[train])
         source = str(Path(path).absolute()), _sha256(path)
         return cls(regressor, columns, how, target, split_column, band, seed, source, tuple(remarks))
@@ -144,13 +153,16 @@ class TableModel:
 
         OUT is there once all are predicted.
         """
-        how = reading.found(path, replace(given, missing=self.reading.missing), self.columns.decimal)
+        missing = (*self.reading.missing, *given.missing)
+        how = reading.found(path, replace(given, missing=missing), self.columns.decimal)
         used = {column.name for column in self.columns.columns} | {identifier, self.target}
         text, n, outside = [*self.columns.texts, identifier or ""], 0, 0
         out.parent.mkdir(parents=True, exist_ok=True)
         unfinished = out.with_name(f"{out.name}.unfinished")
         try:
             for frame in tqdm(reading.parts(path, how, rows, text), unit=f" x {rows} rows", disable=None):
+                if frame.empty:
+                    raise UserError(f"{path} has no rows below its header")
                 if identifier is not None and identifier not in frame.columns:
                     raise UserError(f"no column {identifier!r}; {path} has {', '.join(map(repr, frame.columns))}")
                 found = self.predict(frame, how.decimal)
@@ -169,8 +181,8 @@ class TableModel:
     def check(self, path: Path | None = None) -> pd.DataFrame:
         """How held-out rows are predicted, a row for each part, in units of the target.
 
-        rmse of the mean, beside that of the training rows' mean and of scikit-learn's gradient boosting; crps; share
-        of targets in the 90 % interval, and its mean width.
+        rmse of the predicted mean, beside that of the training rows' mean and of scikit-learn's gradient boosting;
+        crps; share of targets in the 90 % interval, and its mean width.
         """
         frame, y, part = self.table(path)
         X, _ = self.columns.transform(frame)
@@ -182,11 +194,12 @@ class TableModel:
                 X_part, t = X.iloc[some], y[some]
                 found = self.regressor.predict_frame(X_part)
                 rows[name] = {
-                    "rows": len(some), "rmse": _rms(found["mean"] - t), "rmse of the mean": _rms(y[train].mean() - t),
+                    "rows": len(some), "rmse": _rms(found["mean"] - t),
+                    "rmse of always the mean": _rms(y[train].mean() - t),
                     "rmse of boosted trees": _rms(trees.predict(X_part) - t),
                     "crps": metrics.crps(self.regressor.sample(X_part, DRAWS), t).mean(),
-                    "coverage": ((found["q05"] <= t) & (t <= found["q95"])).mean(),
-                    "width": (found["q95"] - found["q05"]).mean(),
+                    "coverage of 90 %": ((found["q05"] <= t) & (t <= found["q95"])).mean(),
+                    "width of 90 %": (found["q95"] - found["q05"]).mean(),
                 }  # fmt: skip
         return pd.DataFrame(rows).T.astype({"rows": int})
 

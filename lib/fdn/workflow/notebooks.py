@@ -120,6 +120,9 @@ def write_report(source: Path, target: Path, parameters: Mapping[str, object], t
     run_with_parameters(source, ran, parameters)
     notebook = nbformat.read(ran, as_version=4)
     ran.unlink()
+    for cell in notebook.cells:  # which are no part of a book here
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"^(#+ )\d+\.(?=\d)", r"\1", cell.source, flags=re.MULTILINE)
     notebook.cells = [cell for cell in notebook.cells if NOT_REPORTED not in cell.metadata.get("tags", [])]
     hidden = dict.fromkeys(("exclude_input", "exclude_output_prompt", "exclude_anchor_links"), True)
     body, _ = HTMLExporter(template_name="basic", **hidden).from_notebook_node(notebook)
