@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import same_numbers
 from same_numbers import ROOT, compare_committed, compare_folders, differences
 
 CELL = {"numerics": 3, "model": "BayesNet", "seed": 1, "mse_id": 0.1, "nll_id": None, "best_epoch": 7}
@@ -105,13 +106,14 @@ def test_committed_cells_allow_rounding_and_another_kept_epoch_never(tmp_path):
     }  # fmt: skip
 
 
-def test_a_metric_that_committed_cells_lack_is_no_difference(tmp_path):
+def test_a_metric_that_committed_cells_lack_is_no_difference(tmp_path, monkeypatch):
     committed = pd.read_parquet(ROOT / "data" / "extras" / "metrics.parquet")
-    block = (
-        (committed["protocol"] == "as_written") & (committed["dataset"] == "sine") & (committed["model"] == "BayesNet")
-    )
+    block = committed["protocol"].eq("as_written") & committed["dataset"].eq("sine") & committed["model"].eq("BayesNet")
     frame = committed[block].head(3).reset_index(drop=True)
-    assert frame["coverage_90_id"].isna().all()
+    for name, kept in (("extras", frame.assign(coverage_90_id=np.nan)), ("results", frame.head(0))):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        kept.to_parquet(tmp_path / "data" / name / "metrics.parquet")
+    monkeypatch.setattr(same_numbers, "ROOT", tmp_path)
     frame.assign(coverage_90_id=0.5).to_parquet(tmp_path / "metrics.parquet")
     assert compare_committed(tmp_path) == (3, 0.0, {})
     frame.assign(coverage_90_id=0.5, mse_id=2 * frame["mse_id"]).to_parquet(tmp_path / "metrics.parquet")
