@@ -80,7 +80,7 @@ def test_parts_are_the_whole(tmp_path):
         ("t.csv", b"a,y\n1,2,3\n4,5,6\n", "more values than its header"),
         ("t.csv", b"PK\0\0", "is no table"),
         ("t.csv", b"a,y\n\x81\x9d,1\n", "not encoded in utf-8 or cp1252"),
-        ("t.csv.gz", b"\x1f\x8b\x08\0", "is no table"),
+        ("t.csv.gz", b"\x1f\x8b\x08\0", "cannot be read as a table"),
         ("t.parquet", b"PAR1", "cannot be read as a table"),
         ("t.xlsx", b"PK", "cannot be read as a table"),
     ],

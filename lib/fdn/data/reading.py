@@ -1,26 +1,22 @@
-"""Tables as people have them: CSV of any separator, decimal sign and encoding; Parquet; Excel.
-
-What a CSV file does not say about itself is found, unless it is given, and can be told (:meth:`Reading.words`).
-"""
+"""Tables as people have them: CSV of any separator, decimal sign and encoding, packed or not; Parquet; Excel."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from numbers import Number
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow
-import pyarrow.parquet
+from pandas.io.common import get_handle
 
-from fdn.data.tabular import _check_names
 from fdn.errors import UserError
 
 SEPARATORS = {";": "semicolon", "\t": "tab", "|": "bar", ",": "comma"}  # names of columns may hold a comma
@@ -58,32 +54,40 @@ class Reading:
 FOUND = Reading()  # all of it
 
 
-def found(path: Path, given: Reading, otherwise: str = "") -> Reading:
+def found(path: Path, given: Reading = FOUND, otherwise: str = "") -> Reading:
     """What is given, and the rest as the file has it.
 
     Args:
         otherwise: the decimal sign where the file would allow both.
 
     Raises:
-        UserError: for a file that is no text, and options that cannot be.
+        UserError: for a file that is not there or no text, and options that cannot be.
     """
     if given.decimal not in ("", *NUMBER):
         raise UserError(f"the decimal sign is {given.decimal!r}; expected . or ,")
     if len(given.separator) > 1:
         raise UserError(f"the separator is {given.separator!r}; expected one character, such as ; or a tab")
-    if is_typed(path):
-        return replace(given, separator="", encoding="", decimal=given.decimal or ".")
-    encoding = _encoding(path, given.encoding)
-    with open(path, encoding=encoding, newline="") as file:
-        lines = [line.rstrip("\r\n") for line in islice(file, SAMPLE + 1)]
+    with _sentences(path):
+        if _reader(path) is not _csv:  # numbers are numbers there
+            return replace(given, separator="", encoding="", decimal=given.decimal or ".")
+        encoding = _encoding(path, given.encoding)
+        with get_handle(path, "r", encoding=encoding, compression="infer") as file:
+            lines = [line.rstrip("\r\n") for line in islice(file.handle, SAMPLE + 1)]
     separator = given.separator or _separator(lines)
     decimal = given.decimal or _decimal(list(csv.reader(lines, delimiter=separator)), separator, otherwise)
     return replace(given, separator=separator, decimal=decimal, encoding=encoding)
 
 
-def is_typed(path: Path) -> bool:
-    """Whether a file keeps numbers as numbers, as Parquet and Excel do."""
-    return path.suffix.lower() in (".parquet", ".pq", ".xlsx", ".xlsm")
+@contextmanager
+def _sentences(path: Path) -> Iterator[None]:
+    """Errors of the system, the parser or what unpacks the file, in a sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        said = getattr(error, "strerror", None) or " ".join(str(error).split()) or repr(error)
+        raise UserError(f"{path} cannot be read as a table: {said}") from error
 
 
 def parts(path: Path, reading: Reading, rows: int | None = None, texts: Sequence[str] = ()) -> Iterator[pd.DataFrame]:
@@ -99,85 +103,120 @@ def parts(path: Path, reading: Reading, rows: int | None = None, texts: Sequence
         UserError: for a file that is no such table, a repeated name, and one without rows.
     """
     done = 0
-    try:
-        for frame in _parts(path, reading, rows, texts):
-            frame.index = pd.RangeIndex(done, done + len(frame))
+    with _sentences(path):
+        for frame, names in _reader(path)(path, reading, rows, texts):
+            names = [str(name).strip() for name in names]
+            named = [not NAMELESS.fullmatch(name) for name in names]
+            check_names([name for name, kept in zip(names, named) if kept], path.name)
+            frame.columns, frame.index = names, pd.RangeIndex(done, done + len(frame))
             done += len(frame)
-            yield frame.loc[:, [not NAMELESS.fullmatch(name) for name in frame.columns]]
-    except UserError:
-        raise
-    except Exception as error:  # of the parser or what unpacks the file
-        if isinstance(error, ImportError) or isinstance(error, OSError) and error.strerror:
-            raise
-        raise UserError(f"{path} cannot be read as a table: {' '.join(str(error).split()) or repr(error)}") from error
+            if len(frame):
+                yield frame.loc[:, named]
     if not done:
         raise UserError(f"{path} has no rows; a header and rows below it were expected")
 
 
-def _parts(path: Path, reading: Reading, rows: int | None, text: Sequence[str]) -> Iterator[pd.DataFrame]:
-    if path.suffix.lower() in (".parquet", ".pq"):
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=rows or max(1, file.metadata.num_rows)):
-                yield _named(batch.to_pandas(ignore_metadata=True), batch.schema.names, path)
-    elif is_typed(path):
-        frame = pd.read_excel(path, header=None, dtype=object, na_values=list(reading.missing))
-        if len(frame):
-            body = frame.iloc[1:].reset_index(drop=True).infer_objects()
-            yield _named(body, ["" if pd.isna(name) else str(name) for name in frame.iloc[0]], path)
-    else:
-        options: dict[str, Any] = {
-            "sep": reading.separator, "encoding": reading.encoding, "skipinitialspace": reading.separator != "\t"
-        }  # fmt: skip
-        try:
-            header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
-        except pd.errors.EmptyDataError:
-            raise UserError(f"{path} is empty; a header and rows below it were expected") from None
-        names = header.iloc[0].tolist()
-        if all(NUMBER[reading.decimal].fullmatch(name) for name in names):
-            raise UserError(f"{path} has numbers in its first row; put the columns' names there")
-        with pd.read_csv(
-            path, header=0, chunksize=rows or 2**62, na_values=list(reading.missing), decimal=reading.decimal,
-            dtype={j: str for j, name in enumerate(names) if name.strip() in text}, low_memory=False, **options,
-        ) as reader:  # fmt: skip
-            done = 0
-            for frame in reader:
-                done += len(frame)
-                if not frame.index.equals(pd.RangeIndex(done - len(frame), done)):  # surplus first values became labels
-                    raise UserError(f"{path} has rows with more values than its header has names")
-                yield _named(frame, names, path)
+Frames = Iterator[tuple[pd.DataFrame, Iterable[Any]]]  # with the columns' names as the file has them
 
 
-def _named(frame: pd.DataFrame, names: Sequence[str], path: Path) -> pd.DataFrame:
-    names = [str(name).strip() for name in names]
-    _check_names([name for name in names if not NAMELESS.fullmatch(name)], str(path))
-    return frame.set_axis(names, axis=1)
+def _parquet(path: Path, reading: Reading, rows: int | None, texts: Sequence[str]) -> Frames:
+    from pyarrow.parquet import ParquetFile  # here, as it takes a while to import
+
+    with ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=rows or max(1, file.metadata.num_rows)):
+            yield batch.to_pandas(ignore_metadata=True), batch.schema.names
+
+
+def _excel(path: Path, reading: Reading, rows: int | None, texts: Sequence[str]) -> Frames:
+    frame = pd.read_excel(path, header=None, dtype=object, na_values=list(reading.missing))
+    if len(frame):
+        yield frame.iloc[1:].infer_objects(), frame.iloc[0].fillna("")
+
+
+def _csv(path: Path, reading: Reading, rows: int | None, texts: Sequence[str]) -> Frames:
+    options: dict[str, Any] = {
+        "sep": reading.separator, "encoding": reading.encoding, "skipinitialspace": reading.separator != "\t"
+    }  # fmt: skip
+    try:
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
+    except pd.errors.EmptyDataError:
+        raise UserError(f"{path} is empty; a header and rows below it were expected") from None
+    names = header.iloc[0].tolist()  # pandas renames repeated ones where it reads them as a header
+    if all(NUMBER[reading.decimal].fullmatch(name) for name in names):
+        raise UserError(f"{path} has numbers in its first row; put the columns' names there")
+    with pd.read_csv(
+        path, header=0, chunksize=rows or 2**62, na_values=list(reading.missing), decimal=reading.decimal,
+        dtype={j: str for j, name in enumerate(names) if name.strip() in texts}, low_memory=False, **options,
+    ) as reader:  # fmt: skip
+        done = 0
+        for frame in reader:
+            done += len(frame)
+            if not frame.index.equals(pd.RangeIndex(done - len(frame), done)):  # surplus first values became labels
+                raise UserError(f"{path} has rows with more values than its header has names")
+            yield frame, names
+
+
+def _reader(path: Path) -> Callable[..., Frames]:
+    of = {".parquet": _parquet, ".pq": _parquet, ".xlsx": _excel, ".xlsm": _excel}
+    return of.get(path.suffix.lower(), _csv)
+
+
+def check_names(columns: Iterable[Hashable], where: str) -> None:
+    """Refuse columns without a name, of several names, or of the same."""
+    names = list(columns)
+    if levels := [name for name in names if isinstance(name, tuple)]:
+        raise UserError(f"{where} has columns of several names, such as {levels[0]}; give each column one name")
+    if any(not name.strip() if isinstance(name, str) else pd.isna(name) for name in names):
+        raise UserError(f"{where} has a column without a name")
+    if repeated := [repr(name) for name, times in Counter(names).items() if times > 1]:
+        raise UserError(f"{where} repeats {', '.join(repeated)}")
 
 
 def numbers(column: pd.Series, decimal: str = ".") -> np.ndarray:
     """``(N,)`` float64: numbers as they are or as text, ``48,438`` too, and NaN for all else."""
-    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
         return column.to_numpy(dtype=float, na_value=np.nan)
-    if pd.api.types.is_datetime64_any_dtype(column):
-        return np.full(len(column), np.nan)
+    column = column.astype(object)
     text = column.map(lambda value: isinstance(value, str)).to_numpy(dtype=bool)
     values = np.full(len(column), np.nan)
-    values[~text] = [value if isinstance(value, Number) else np.nan for value in column[~text]]
-    strings = column[text].astype(object).str.strip()
+    values[~text] = column[~text].map(_float)
+    strings = column[text].str.strip()
     strings = strings.where(strings.str.fullmatch(NUMBER[decimal].pattern).astype(bool))
     plain = strings.str.replace(rf"[^\d+\-eE{re.escape(decimal)}]", "", regex=True).str.replace(decimal, ".")
     values[text] = pd.to_numeric(plain, errors="coerce")
     return values
 
 
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, OverflowError):  # dates and lists, say; whole numbers beyond float64
+        return np.nan
+
+
+def refuse(column: pd.Series, wrong: np.ndarray, expected: str) -> None:
+    """Name the first value that is ``wrong``, ``(N,)`` bool, of rows that count from 0.
+
+    Raises:
+        UserError: if any is.
+    """
+    if wrong.any():
+        value, row = column[wrong].iloc[0], column.index[wrong][0] + 1
+        raise UserError(
+            f"column {str(column.name)!r} has {value!r} in data row {row}, which is no {expected}; correct it, leave "
+            "the column out, or say by --missing that it means no value"
+        )
+
+
 def _encoding(path: Path, given: str) -> str:
-    with open(path, "rb") as file:
-        start = file.read(4)
+    with get_handle(path, "rb", is_text=False, compression="infer") as file:
+        start = file.handle.read(4)
         marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
         for name in [given] if given else [marked] if marked else ["utf-8", "cp1252"]:
-            file.seek(0)
+            file.handle.seek(0)
             try:
                 decoder = codecs.getincrementaldecoder(name)()
-                while block := file.read(2**20):
+                while block := file.handle.read(2**20):
                     if "\0" in decoder.decode(block):
                         raise UserError(f"{path} is no table that this reads: CSV as text, Parquet (.parquet) or Excel")
                 decoder.decode(b"", True)
