@@ -90,7 +90,7 @@ else:
     settings["beta"] = checked("beta", beta, NonNegative) or "auto"
     fitted = TableModel.fit(Path(path), target, split_column or None, **settings)
 table, y, part = fitted.table(Path(path) if path else None)
-X, _ = fitted.columns.transform(table)
+X, _ = fitted.encoded(table)
 predicted = fitted.predict(table)
 
 # %% [markdown]
@@ -103,7 +103,7 @@ predicted = fitted.predict(table)
 
 # %%
 rows = {}
-for column in fitted.columns.columns:
+for column in fitted.inputs:
     values = table[column.name]
     kind = {"category": f"{len(column.texts)} texts", "date": f"date, {column.format}"}.get(column.kind, "number")
     ends = ("", "")
@@ -193,7 +193,7 @@ held = np.sort(np.random.default_rng(0).permutation(held)[:150])
 along = fitted.split_column or "predicted mean"
 places = predicted["mean"].to_numpy()
 if fitted.split_column:
-    column = next(column for column in fitted.columns.columns if column.name == along)
+    column = next(column for column in fitted.inputs if column.name == along)
     places = column.values(table[along], fitted.reading.decimal)
 fig, ax = plt.subplots()
 for name, colour in COLOURS.items():

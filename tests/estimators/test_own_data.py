@@ -15,7 +15,7 @@ import pytest
 
 from fdn.cli import main
 from fdn.errors import UserError
-from fdn.estimators.columns import Columns
+from fdn.estimators.columns import Column, encoded
 from fdn.estimators.tables import INSIDE, OUTSIDE, TRAIN, TableModel
 
 QUICK = {"max_epochs": 2, "n_networks": 1, "draws": 10, "beta": 3e-3}
@@ -75,7 +75,7 @@ def test_a_dirty_file_is_fitted_or_answered_in_one_sentence(name, tmp_path):
         assert expected in str(error.value) and "\n" not in str(error.value)
         return
     model = TableModel.fit(tmp_path / name, "y", split, **QUICK)
-    assert "".join(column.kind[0] for column in model.columns.columns) == expected
+    assert "".join(column.kind[0] for column in model.inputs) == expected
     frame, y, part = model.table()
     assert 45_000 < y.min() < y.max() < 65_000 and set(part) == {TRAIN, INSIDE}
     assert model.predict(frame)["mean"].between(40_000, 70_000).all()
@@ -106,7 +106,7 @@ def test_columns_that_cannot_help_are_named(fitted):
         "separator comma",
     ):
         assert words in said
-    assert [column.name for column in fitted[0].columns.columns] == ["a", "b", "c", "<b>id</b>"]
+    assert [column.name for column in fitted[0].inputs] == ["a", "b", "c", "<b>id</b>"]
 
 
 def test_rows_beyond_the_band_are_held_out(fitted):
@@ -185,7 +185,7 @@ def test_a_failed_prediction_leaves_no_file(fitted, tmp_path):
 def test_a_file_to_predict_without_rows_is_answered_and_texts_that_mean_no_value_may_be_new(fitted, tmp_path):
     header = "a,b,c,<b>id</b>\n"
     (tmp_path / "new.csv").write_text(header, encoding="utf-8")
-    with pytest.raises(UserError, match="no rows below its header"):
+    with pytest.raises(UserError, match="has no rows; a header and rows"):
         fitted[0].predict_file(tmp_path / "new.csv", tmp_path / "out.csv")
     (tmp_path / "new.csv").write_text(f"{header}1,2,red,3\nx,2,red,3\n", encoding="utf-8")
     new = ["predict", str(fitted[1] / "model"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "out.csv")]
@@ -201,7 +201,7 @@ def test_a_file_to_predict_without_rows_is_answered_and_texts_that_mean_no_value
         (lambda f: (f / "table.json").write_text("[]", encoding="utf-8"), "`fdn fit` writes it"),
         (
             lambda f: (f / "table.json").write_text('{"format": "fdn-table", "version": 9}', encoding="utf-8"),
-            "newer format",
+            "version 9 of the format; this package reads 2",
         ),
     ],
 )
@@ -247,13 +247,14 @@ def test_a_folder_of_other_things_is_refused_before_a_fit(tmp_path, capsys):
 
 def test_columns_become_numbers():
     frame = pd.DataFrame({"n": [1.0, np.nan, 3.0], "d": ["2020-01-01", "2020-01-03", None], "c": ["x", "y", "x"]})
-    columns = Columns.of(frame, {"n": "number", "d": "ISO8601", "c": "category"}, ".")
-    X, why = columns.transform(frame)
+    kinds = {"n": "number", "d": "ISO8601", "c": "category"}
+    columns = [Column.of(frame[name], kind, ".") for name, kind in kinds.items()]
+    X, why = encoded(columns, frame, ".")
     names = ["n", "n is missing", "d (days since 1970)", "d is missing", "c = x", "c = y"]
     assert list(X.columns) == names and not any(why)
     assert X.to_numpy().T.tolist() == [[1, 2, 3], [0, 1, 0], [18262, 18264, 18263], [0, 0, 1], [1, 0, 1], [0, 1, 0]]
     new = pd.DataFrame({"d": ["2020-02-01 12:00"], "c": ["z"], "n": [None]})
-    assert list(columns.transform(new)[1]) == ["c is 'z', which no training row has"]
+    assert list(encoded(columns, new, ".")[1]) == ["c is 'z', which no training row has"]
 
 
 @pytest.mark.check

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from fdn.data.reading import numbers
+from fdn.data.reading import numbers, refuse
 from fdn.errors import UserError
 
 MOST_TEXTS = 50  # of a category
@@ -34,11 +34,21 @@ class Column:
     """
 
     name: str
-    kind: str
+    kind: str = "number"
     fill: float = 0.0
     missing: bool = False
     format: str = ""
     texts: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, column: pd.Series, kind: str, decimal: str) -> Column:
+        """Learned from training rows; of a date ``kind`` is its format."""
+        name, missing = str(column.name), bool(column.isna().any())
+        if kind == "category":
+            return cls(name, kind, missing=missing, texts=sorted(set(as_texts(column.dropna()))))
+        new = cls(name, missing=missing) if kind == "number" else cls(name, "date", missing=missing, format=kind)
+        values = new.values(column, decimal)
+        return new if np.isnan(values).all() else replace(new, fill=float(np.nanmedian(values)))
 
     def values(self, column: pd.Series, decimal: str) -> np.ndarray:
         """Numbers ``(N,)``, NaN where they are missing.
@@ -47,29 +57,9 @@ class Column:
             UserError: for what is there and is no number or date.
         """
         found = days(column, self.format) if self.kind == "date" else numbers(column, decimal)
-        wrong = np.flatnonzero(np.isnan(found) & column.notna().to_numpy() | np.isinf(found))
-        if len(wrong):
-            value, row = column.iloc[wrong[0]], column.index[wrong[0]] + 1
-            what = "finite number" if self.kind == "number" else f"date ({self.format})"
-            raise UserError(
-                f"column {self.name!r} has {value!r} in data row {row}, which is no {what}; correct it, or say "
-                "by --missing that it means no value"
-            )
+        wrong = np.isnan(found) & column.notna().to_numpy() | np.isinf(found)
+        refuse(column, wrong, f"date ({self.format})" if self.kind == "date" else "finite number")
         return found
-
-    def filled(self, column: pd.Series, decimal: str) -> np.ndarray:
-        """The same without gaps."""
-        return np.where(column.isna(), self.fill, self.values(column, decimal))
-
-    @classmethod
-    def of(cls, column: pd.Series, kind: str, decimal: str) -> Column:
-        """Learned from training rows; of a date ``kind`` is its format."""
-        name, missing = str(column.name), bool(column.isna().any())
-        if kind == "category":
-            return cls(name, kind, missing=missing, texts=sorted(set(as_texts(column.dropna()))))
-        new = cls(name, "number", missing=missing) if kind == "number" else cls(name, "date", 0, missing, kind)
-        values = new.values(column, decimal)
-        return replace(new, fill=float(np.nanmedian(values)) if np.isfinite(values).any() else 0.0)
 
     def encoded(self, column: pd.Series, decimal: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Its inputs by name, and why a row has what no training row had, ``(N,)`` text."""
@@ -81,7 +71,7 @@ class Column:
                 why[i] = f"{self.name} is {given[i]!r}, which no training row has"
         else:
             name = f"{self.name} (days since 1970)" if self.kind == "date" else self.name
-            inputs = {name: self.filled(column, decimal)}
+            inputs = {name: np.where(absent, self.fill, self.values(column, decimal))}
         if self.missing:
             inputs[f"{self.name} is missing"] = absent
         else:
@@ -89,39 +79,22 @@ class Column:
         return inputs, why
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The input columns of a table, as its training rows have them."""
+def encoded(columns: Sequence[Column], frame: pd.DataFrame, decimal: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """Numbers ``(N, d)``, and why a row has what no training row had, ``(N,)`` text; other columns are ignored.
 
-    columns: Sequence[Column]
-    decimal: str
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame, kinds: dict[str, str], decimal: str) -> Columns:
-        """Learned from training rows; ``kinds`` as :func:`usable` tells them."""
-        return cls([Column.of(frame[name], kind, decimal) for name, kind in kinds.items()], decimal)
-
-    @property
-    def texts(self) -> list[str]:
-        """Names of the columns to be read as text."""
-        return [column.name for column in self.columns if column.kind == "category"]
-
-    def transform(self, frame: pd.DataFrame, decimal: str = "") -> tuple[pd.DataFrame, np.ndarray]:
-        """Numbers ``(N, d)``, and why a row has what no training row had, ``(N,)`` text; other columns are ignored.
-
-        Raises:
-            UserError: naming columns that are not there, and a value that is no number.
-        """
-        if absent := [repr(column.name) for column in self.columns if column.name not in frame.columns]:
-            there = ", ".join(map(repr, frame.columns))
-            raise UserError(f"the table lacks {', '.join(absent)}, which the model needs; it has {there}")
-        inputs: dict[str, np.ndarray] = {}
-        why = np.full(len(frame), "", dtype=object)
-        for column in self.columns:
-            encoded, reasons = column.encoded(frame[column.name], decimal or self.decimal)
-            inputs |= encoded
-            why = np.where(why == "", reasons, why)
-        return pd.DataFrame(inputs, index=frame.index, dtype=float), why
+    Raises:
+        UserError: naming columns that are not there, and a value that is no number.
+    """
+    if absent := [repr(column.name) for column in columns if column.name not in frame.columns]:
+        there = ", ".join(map(repr, frame.columns))
+        raise UserError(f"the table lacks {', '.join(absent)}, which the model needs; it has {there}")
+    inputs: dict[str, np.ndarray] = {}
+    why = np.full(len(frame), "", dtype=object)
+    for column in columns:
+        own, reasons = column.encoded(frame[column.name], decimal)
+        inputs |= own
+        why = np.where(why == "", reasons, why)
+    return pd.DataFrame(inputs, index=frame.index, dtype=float), why
 
 
 def usable(frame: pd.DataFrame, target: str, inputs: Sequence[str], decimal: str) -> tuple[dict[str, str], list[str]]:
@@ -130,12 +103,15 @@ def usable(frame: pd.DataFrame, target: str, inputs: Sequence[str], decimal: str
     Raises:
         UserError: for a column most of whose values are numbers, and some not.
     """
-    kinds, said, seen = {}, [], {_digest(frame[target]): target}
-    for name in inputs:
+    kinds, said, seen = {}, [], {}
+    for name in (target, *inputs):
         column = frame[name]
+        twin = seen.setdefault(pd.util.hash_pandas_object(column, index=False).to_numpy().tobytes(), name)
+        if name == target:
+            continue
         if column.nunique(dropna=False) < 2:
             said.append(f"Column {name!r} is the same in every row, and is left out.")
-        elif (twin := seen.setdefault(_digest(column), name)) != name:
+        elif twin != name:
             said.append(f"Column {name!r} repeats {twin!r}, and is left out.")
         elif (kind := _kind(column, decimal)) is None:
             said.append(f"Column {name!r} has {column.nunique()} different texts, too many, and is left out.")
@@ -156,7 +132,7 @@ def _kind(column: pd.Series, decimal: str) -> str | None:
     if (form := next((form for form in FORMATS if not np.isnan(days(there, form)).any()), None)) is not None:
         return form
     if share > 0.5:
-        Column(str(column.name), "number").values(column, decimal)  # says which is none
+        Column(str(column.name)).values(column, decimal)  # says which is none
     return "category" if len(set(as_texts(there))) <= min(MOST_TEXTS, len(there) / 2) else None
 
 
@@ -174,7 +150,3 @@ def as_texts(column: pd.Series) -> np.ndarray:
     """``(N,)`` text of every value, of 1.0 that of 1; of a missing one "nan", say."""
     whole = column.map(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
     return whole.astype(object).map(lambda value: str(value).strip()).to_numpy(dtype=object)
-
-
-def _digest(column: pd.Series) -> int:
-    return hash(pd.util.hash_pandas_object(column, index=False).to_numpy().tobytes())

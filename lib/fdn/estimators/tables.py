@@ -13,16 +13,17 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.metrics import root_mean_squared_error
 from tqdm import tqdm
 
 from fdn import metrics
 from fdn.data import reading
 from fdn.data.reading import FOUND, Reading
 from fdn.errors import UserError
-from fdn.estimators.columns import Column, Columns, usable
+from fdn.estimators.columns import Column, encoded, usable
 from fdn.estimators.regressor import FDNRegressor
 
-FORMAT, VERSION, DESCRIPTION = "fdn-table", 1, "table.json"
+FORMAT, VERSION, DESCRIPTION = "fdn-table", 2, "table.json"
 FEWEST = 20  # rows to train on
 FEW = 30  # held-out rows that say little
 BAND, HELD_OUT = (0.2, 0.8), 0.2
@@ -36,21 +37,21 @@ class TableModel:
     """An estimator, and how to get its inputs from a table.
 
     Attributes:
-        columns: the inputs.
+        inputs: the columns that it uses.
         source: the file that it was fitted to, and its sha256.
         remarks: what a person should know of that table, a sentence each.
         band: values of the split column between which rows are inside.
     """
 
     regressor: FDNRegressor
-    columns: Columns
+    inputs: Sequence[Column]
     reading: Reading
     target: str
     split_column: str | None
     band: tuple[float, float] | None
     seed: int
     source: tuple[str, str]
-    remarks: tuple[str, ...]
+    remarks: Sequence[str]
 
     @classmethod
     def fit(
@@ -77,39 +78,39 @@ class TableModel:
         remarks = [f"Read with {how.words()}."] if how.separator else []
         if n_rows > len(frame):
             remarks.append(f"{n_rows - len(frame)} of {n_rows} rows have no {target!r}, and are left out.")
-        inputs = [name for name in frame.columns if name != target and name not in leave_out]
-        kinds, said = usable(frame, target, inputs, how.decimal)
+        used = [name for name in frame.columns if name != target and name not in leave_out]
+        kinds, said = usable(frame, target, used, how.decimal)
         remarks += said
         if not kinds:
             raise UserError(f"no column is left to predict {target!r} from: {' '.join(remarks)}")
-        band, outside = None, np.zeros(len(y), dtype=bool)
+        place, band = None, None
         if split_column:
             if kinds.get(split_column, "category") == "category":
                 raise UserError(f"{split_column!r} cannot be the split column: it holds no numbers, or is left out")
-            column = Column.of(frame[split_column], kinds[split_column], how.decimal)
-            z = column.filled(frame[split_column], how.decimal)
-            low, high = band = tuple(np.quantile(z, BAND).tolist())
-            outside = (z < low) | (z > high)
+            split = Column.of(frame[split_column], kinds[split_column], how.decimal)
+            place = split.values(frame[split_column], how.decimal)
+            low, high = band = tuple(np.nanquantile(place, BAND).tolist())
             remarks.append(f"Trained on the band of {split_column!r} alone, to show what the model does outside of its "
                            "data; for a model to use, fit without --split-column.")  # fmt: skip
-            if not outside.any():
+            if not ((place < low) | (place > high)).any():
                 raise UserError(f"{split_column!r} cannot be the split column: no row is beyond {low:g} to {high:g}")
-        if (n := (~outside).sum()) * (1 - HELD_OUT) < FEWEST:
+        part = _parts(len(y), place, band, seed)
+        train = part == TRAIN
+        if (n := (part != OUTSIDE).sum()) * (1 - HELD_OUT) < FEWEST:
             least = FEWEST / (1 - HELD_OUT)
             raise UserError(f"{path} has {n} rows with a value of {target!r} to fit; at least {least:.0f} are needed")
-        part = _parts(outside, seed)
-        train = part == TRAIN
         remarks.append(
             f"{train.sum()} rows are trained on, of which a fifth choose the epoch; the others are held out."
         )
         if np.ptp(y[train]) == 0:
             raise UserError(f"{target!r} is {y[train][0]:g} in every row to train on; there is nothing to predict")
-        columns = Columns.of(frame[train], kinds, how.decimal)
         if settings.get("verbose"):
             print(f"Training on {train.sum()} rows: half a minute for a thousand, minutes for many.", file=sys.stderr)
-        regressor = FDNRegressor(random_state=seed, **settings).fit(columns.transform(frame[train])[0], y[train])
+        inputs = [Column.of(frame.loc[train, name], kind, how.decimal) for name, kind in kinds.items()]
+        X, _ = encoded(inputs, frame[train], how.decimal)
+        regressor = FDNRegressor(random_state=seed, **settings).fit(X, y[train])
         source = str(Path(path).absolute()), _sha256(path)
-        return cls(regressor, columns, how, target, split_column, band, seed, source, tuple(remarks))
+        return cls(regressor, inputs, how, target, split_column, band, seed, source, remarks)
 
     def table(self, path: Path | None = None) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
         """The file that it was fitted to: rows with a target, the target ``(N,)``, the rows' parts ``(N,)`` text.
@@ -125,44 +126,41 @@ class TableModel:
             raise UserError(f"{path}, which the model was fitted to, is not there; say where it is now with --data")
         if _sha256(path) != self.source[1]:
             raise UserError(f"{path} is not the file that the model was fitted to, or was changed since; fit it again")
-        [frame] = reading.parts(path, self.reading, texts=self.columns.texts)
+        [frame] = reading.parts(path, self.reading, texts=self.texts)
         frame, y = _with_target(frame, self.target, self.reading.decimal)
-        outside = np.zeros(len(y), dtype=bool)
-        if self.band is not None:
-            column = next(column for column in self.columns.columns if column.name == self.split_column)
-            z = column.filled(frame[column.name], self.reading.decimal)
-            outside = (z < self.band[0]) | (z > self.band[1])
-        return frame, y, _parts(outside, self.seed)
+        split = next((column for column in self.inputs if column.name == self.split_column), None)
+        place = None if split is None else split.values(frame[split.name], self.reading.decimal)
+        return frame, y, _parts(len(y), place, self.band, self.seed)
+
+    @property
+    def texts(self) -> list[str]:
+        """Names of the columns to be read as text."""
+        return [column.name for column in self.inputs if column.kind == "category"]
+
+    def encoded(self, frame: pd.DataFrame, decimal: str = "") -> tuple[pd.DataFrame, np.ndarray]:
+        """The network's inputs, see :func:`fdn.estimators.columns.encoded`."""
+        return encoded(self.inputs, frame, decimal or self.reading.decimal)
 
     def predict(self, frame: pd.DataFrame, decimal: str = "") -> pd.DataFrame:
         """What :meth:`FDNRegressor.predict_frame` says of every row, and why it is outside, "" for a row inside."""
-        X, why = self.columns.transform(frame, decimal)
+        X, why = self.encoded(frame, decimal)
         why = np.where(why == "", self.regressor.why_outside(X), why)
-        found = self.regressor.predict_frame(X)
-        return found.assign(in_domain=why == "", why_outside=why)
+        return self.regressor.predict_frame(X).assign(in_domain=why == "", why_outside=why)
 
     def predict_file(
-        self,
-        path: Path,
-        out: Path,
-        given: Reading = FOUND,
-        identifier: str | None = None,
-        rows: int = ROWS,
+        self, path: Path, out: Path, given: Reading = FOUND, identifier: str | None = None, rows: int = ROWS
     ) -> tuple[int, str]:
         """Predict a file's rows into a CSV file, ``rows`` in memory at a time; how many, and a sentence or two on them.
 
         OUT is there once all are predicted.
         """
-        missing = (*self.reading.missing, *given.missing)
-        how = reading.found(path, replace(given, missing=missing), self.columns.decimal)
-        used = {column.name for column in self.columns.columns} | {identifier, self.target}
-        text, n, outside = [*self.columns.texts, identifier or ""], 0, 0
+        given = replace(given, missing=[*self.reading.missing, *given.missing])
+        how = reading.found(path, given, self.reading.decimal)
+        text, n, outside = [*self.texts, identifier or ""], 0, 0
         out.parent.mkdir(parents=True, exist_ok=True)
         unfinished = out.with_name(f"{out.name}.unfinished")
         try:
             for frame in tqdm(reading.parts(path, how, rows, text), unit=f" x {rows} rows", disable=None):
-                if frame.empty:
-                    raise UserError(f"{path} has no rows below its header")
                 if identifier is not None and identifier not in frame.columns:
                     raise UserError(f"no column {identifier!r}; {path} has {', '.join(map(repr, frame.columns))}")
                 found = self.predict(frame, how.decimal)
@@ -174,6 +172,7 @@ class TableModel:
             unfinished.replace(out)
         finally:
             unfinished.unlink(missing_ok=True)
+        used = {column.name for column in self.inputs} | {identifier, self.target}
         extra = [repr(name) for name in frame.columns if name not in used]
         said = f"Columns that the model does not use: {', '.join(extra)}.\n" if extra else ""
         return n, f"{said}{outside} of {n} rows are outside the data; the column why_outside says why."
@@ -185,7 +184,7 @@ class TableModel:
         crps; share of targets in the 90 % interval, and its mean width.
         """
         frame, y, part = self.table(path)
-        X, _ = self.columns.transform(frame)
+        X, _ = self.encoded(frame)
         train, rows = part == TRAIN, {}
         trees = HistGradientBoostingRegressor(random_state=self.seed).fit(X[train], y[train])
         for name in (INSIDE, OUTSIDE):
@@ -194,9 +193,9 @@ class TableModel:
                 X_part, t = X.iloc[some], y[some]
                 found = self.regressor.predict_frame(X_part)
                 rows[name] = {
-                    "rows": len(some), "rmse": _rms(found["mean"] - t),
-                    "rmse of always the mean": _rms(y[train].mean() - t),
-                    "rmse of boosted trees": _rms(trees.predict(X_part) - t),
+                    "rows": len(some), "rmse": root_mean_squared_error(t, found["mean"]),
+                    "rmse of always the mean": root_mean_squared_error(t, np.full(len(t), y[train].mean())),
+                    "rmse of boosted trees": root_mean_squared_error(t, trees.predict(X_part)),
                     "crps": metrics.crps(self.regressor.sample(X_part, DRAWS), t).mean(),
                     "coverage of 90 %": ((found["q05"] <= t) & (t <= found["q95"])).mean(),
                     "width of 90 %": (found["q95"] - found["q05"]).mean(),
@@ -214,38 +213,34 @@ class TableModel:
         """What :meth:`save` wrote.
 
         Raises:
-            UserError: where the folder holds no model that ``fdn fit`` wrote, or one of a newer version.
+            UserError: where the folder holds no model that ``fdn fit`` wrote, or one of another version.
         """
-        kept = {"regressor": FDNRegressor.load(folder, device)}
+        regressor = FDNRegressor.load(folder, device)
         try:
-            kept = json.loads((Path(folder) / DESCRIPTION).read_text(encoding="utf-8")) | kept
-            if kept.pop("format") != FORMAT or kept.pop("version") > VERSION:
-                raise UserError(f"{folder} was saved in a newer format than this package reads, {VERSION}")
-            columns = [Column(**column) for column in kept["columns"]["columns"]]
-            kept["columns"] = Columns(columns, kept["columns"]["decimal"])
-            return cls(**kept | {"reading": Reading(**kept["reading"])})
+            kept = json.loads((Path(folder) / DESCRIPTION).read_text(encoding="utf-8"))
+            if (kept.pop("format"), version := kept.pop("version")) != (FORMAT, VERSION):
+                raise UserError(f"{folder} was saved in version {version} of the format; this package reads {VERSION}")
+            kept["inputs"] = [Column(**column) for column in kept["inputs"]]
+            return cls(regressor, **kept | {"reading": Reading(**kept["reading"])})
         except UserError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{folder} has no {DESCRIPTION} that can be read; `fdn fit` writes it") from error
 
 
 def _with_target(frame: pd.DataFrame, target: str, decimal: str) -> tuple[pd.DataFrame, np.ndarray]:
     """Rows that have a target, and it."""
     frame = frame[frame[target].notna()]
-    return frame, Column(target, "number").values(frame[target], decimal)
+    return frame, Column(target).values(frame[target], decimal)
 
 
-def _parts(outside: np.ndarray, seed: int) -> np.ndarray:
-    """``(n,)`` text: the part of every row, given which are beyond the band."""
+def _parts(n: int, place: np.ndarray | None, band: tuple[float, float] | None, seed: int) -> np.ndarray:
+    """``(n,)`` text: the part of every row, given their values of a split column, if any, and its band."""
+    outside = np.zeros(n, dtype=bool) if place is None else (place < band[0]) | (place > band[1])
     part = np.where(outside, OUTSIDE, TRAIN).astype(object)
     order = np.random.default_rng(seed).permutation(np.flatnonzero(~outside))
     part[order[: round(HELD_OUT * len(order))]] = INSIDE
     return part
-
-
-def _rms(errors: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def _sha256(path: Path) -> str:
