@@ -28,29 +28,31 @@
 # 1 Where it starts · 2 The path · 3 What each setting is worth · 4 Beta, and how it is chosen · 5 The verdict ·
 # 6 What was tried and left out · 7 On data of one's own
 #
-# Tables and figures read `data/rivals`, which `fdn rivals` computes, with `--study path`, `without` and `beta` for
-# sections 2 to 4. `-p recompute True` trains the path on `dataset` here.
+# Tables and figures read `data/rivals`. Sections 2 to 4 computed what they show of it: `-p recompute True` trains it
+# again, on `dataset`, into `out/rivals`. [Notebook 11](11_rivals.ipynb) has the methods of section 5.
 
 # %%
 # %matplotlib inline
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
 import dataclasses
+import functools
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
 from IPython.display import Markdown, display
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 import fdn
 from fdn import paths
 from fdn.arguments import check_parameters, parse_seeds
 from fdn.models import initial_network
 from fdn.protocol import PUBLISHED, RECOMMENDED
-from fdn.report import recipe as report
-from fdn.report import rivals as beside
+from fdn.report import rivals as report
+from fdn.report.figures import styled
 from fdn.report.figures.drawing import STYLE
-from fdn.runs import recommended, rivals
+from fdn.runs import rivals
 from fdn.settings import Whole, checked
 from fdn.streams import Streams, seed_sequence
 from fdn.training import recipe
@@ -65,21 +67,26 @@ def show(*texts):
 dataset: str = "heteroscedastic_sine"  # section 7 trains on it: any name that fdn.load knows
 seeds: str = "0:10"  # of the results that are shown or computed
 epochs: int = 100  # of training here; 0 means the protocol's
-recompute: bool = False  # train the path on `dataset` here instead of reading data/rivals
+recompute: bool = False  # train what sections 2 to 4 show on `dataset` here instead of reading data/rivals
 
 # %%
 check_parameters(In)
 numbers, epochs = parse_seeds(seeds), checked("epochs", epochs, Whole)
 shorter = {"epochs": epochs} if epochs else {}
-if recompute:
-    folder = paths.DEFAULT_OUT / "rivals" / "path"
-    steps = {name: dataclasses.replace(protocol, **shorter) for name, protocol in recommended.PATH.items()}
-    recommended.run(fdn.load(dataset), steps, numbers, folder)
-else:
-    folder = paths.RIVALS / "path"
-path, without, by_beta = (rivals.load(f) for f in (folder, paths.RIVALS / "without", paths.RIVALS / "beta"))
-verdict = rivals.load()
-path, without, by_beta, verdict = (f[f["seed"].isin(numbers)] for f in (path, without, by_beta, verdict))
+data = fdn.load(dataset)
+
+
+def results(study, compared, model=None):
+    """Rows of data/rivals, or those of protocols by name, trained here; `model` in place of LP-FDNet for some."""
+    if not recompute:
+        found = rivals.load(paths.RIVALS / study)
+        return found[found["seed"].isin(numbers)]
+    folder = paths.DEFAULT_OUT / "rivals" / study
+    for name, protocol in compared.items():
+        options = {"protocol": protocol, "spec": (model or {}).get(name)}
+        rivals.complete(data, name, numbers, functools.partial(rivals.fdn_rows, data, name, **options), folder)
+    return rivals.load(folder)
+
 
 # %% [markdown]
 # ## 10.1 Where it starts
@@ -123,14 +130,62 @@ for name, protocol in (("published", PUBLISHED), ("recommended", RECOMMENDED)):
 # [Notebook 07](07_options.ipynb) has single changes on sine too.
 
 # %%
-show(report.path_table(path))
+STEPS = {
+    "published": {},
+    "+ small start, prior by fan-in": {"init_sigma": "auto", "prior_scale": "fan_in"},
+    "+ fresh noise for each example": {"noise": "independent"},
+    "+ noise that is learned, for each input": {"likelihood": "heteroscedastic", "score": "observation"},
+    "+ chosen beta, no warm-up": {"beta_max": "auto", "beta_schedule": "constant"},
+    "+ width 50, hypernetworks of 8, cycle of the rate, no clipping": {
+        "width": 50, "hyper": 8, "rate_schedule": "one_cycle", "learning_rate": 3e-3, "epochs": 300,
+        "most_updates": 3000, "clip_norm": None, "dtype": "float32", "look": 5},
+    "+ bounded hypernetworks": {"hyper_activation": "tanh"},
+    "+ five networks": {"networks": 5},
+    "+ fitted noise = recommended": {"fit_noise": True},
+}  # fmt: skip
+protocols, now = {}, PUBLISHED
+for name, changes in STEPS.items():
+    now = dataclasses.replace(now, **changes)
+    protocols[name] = dataclasses.replace(now, **shorter)
+assert dataclasses.replace(now, base="recommended") == RECOMMENDED
+path = results("path", protocols)
 
 # %%
-report.means_figure(
-    path,
-    list(recommended.PATH),
-    f"CRPS along the path, geometric means and 90 % intervals, {path['seed'].nunique()} seeds",
-)
+crps = report.means(path, "crps")["mean"].unstack(["dataset", "region"]).reindex(STEPS)
+crps = crps.reindex(columns=[(name, region) for name in path["dataset"].unique() for region in report.WHERE])
+display(crps.rename(columns=report.WHERE, level="region").round(3))
+print(f"CRPS, geometric means over {path['seed'].nunique()} seeds")
+
+# %%
+# The path's steps top to bottom: CRPS inside and outside, geometric means and 90 % intervals, a panel a data set.
+COLOURS = {"id": "#0072B2", "ood": "#D55E00"}  # inside, outside
+
+
+@styled
+def intervals_figure(found, methods, xlabel, title, line=np.nan):
+    sets = found.index.unique("dataset")
+    fig = Figure(layout="constrained", figsize=(3.2 + 1.9 * len(sets), 0.9 + 0.3 * len(methods)))
+    axes = fig.subplots(1, len(sets), sharey=True, squeeze=False)[0]
+    for ax, name in zip(axes, sets):
+        ax.axvline(line, color="black", linewidth=0.7)
+        for (region, colour), shift in zip(COLOURS.items(), (-0.12, 0.12)):
+            mean, low, high = found.loc[name].loc[region].reindex(methods).to_numpy().T
+            y = np.arange(len(methods)) + shift
+            spread = np.abs([mean - low, high - mean])
+            ax.errorbar(mean, y, xerr=spread, fmt="o", color=colour, label=report.WHERE[region])
+        ax.set(xscale="log", xlabel=xlabel, title=name)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    axes[0].set_yticks(range(len(methods)), methods)
+    axes[0].invert_yaxis()
+    axes[-1].legend()
+    fig.suptitle(title)
+    return fig
+
+
+said = f"90 % intervals, {path['seed'].nunique()} seeds"
+intervals_figure(report.means(path, "crps"), list(STEPS), "CRPS", f"CRPS along the path, {said}")
 
 
 # %%
@@ -141,7 +196,7 @@ def gains(frame, region):
     return {n: {b: crps[n, b] / crps[n, a] for a, b in zip(steps, steps[1:])} for n in frame["dataset"].unique()}
 
 
-for region, where in report.REGIONS.items():
+for region, where in report.WHERE.items():
     for name, factors in gains(path, region).items():
         most = min(factors, key=factors.get)
         total = np.prod(list(factors.values()))
@@ -156,15 +211,35 @@ for region, where in report.REGIONS.items():
 # among the methods of section 5.
 
 # %%
-changes = report.ratios(without, "nothing left out")
-methods = [name for name in recommended.WITHOUT if name in changes.index.unique("method")]
-report.means_figure(
-    without, methods, f"CRPS relative to the recommended protocol, 90 % intervals, {without['seed'].nunique()} seeds",
-    reference="nothing left out",
-)  # fmt: skip
+PLAIN, WHOLE = "without FDN layers: plain networks of that width", "nothing left out"
+WITHOUT = {
+    WHOLE: {},
+    "without the small start": {"init_sigma": None},
+    "without fresh noise": {"noise": "shared"},
+    "without noise of its own for each input": {"likelihood": "learned"},
+    "without fitted noise": {"fit_noise": False},
+    "without bounded hypernetworks": {"hyper_activation": "relu"},
+    "without the mixture": {"networks": 1},
+    "without the rate's cycle": {"rate_schedule": "constant", "learning_rate": 1e-3},
+    "with beta of the paper's weight": {"beta_max": 1.0},
+}
+spec = fdn.model_spec("LP-FDNet", data.n_features, RECOMMENDED)
+whole = dataclasses.replace(RECOMMENDED, **shorter)
+whole = recipe.chosen(spec, data, whole) if recompute else whole  # beta chosen with all settings
+WITHOUT[PLAIN] = {"epochs": whole.epochs * whole.networks}  # which `fit` divides among the networks
+protocols = {name: dataclasses.replace(whole, **changes) for name, changes in WITHOUT.items()}
+plain = dataclasses.replace(spec, name="DeepEnsembleNet", hyper=None)
+without = results("without", protocols, {PLAIN: plain})
 
 # %%
-show(*report.verdicts(changes))
+# CRPS without one setting each, relative to the recommended protocol, with 90 % intervals; right of 1 is worse.
+changes = report.ratios(without, WHOLE)
+intervals_figure(
+    changes, list(WITHOUT)[1:], "ratio of CRPS", f"CRPS relative to the recommended protocol, {said}", line=1
+)
+
+# %%
+show(*report.told_apart(changes))
 
 # %% [markdown]
 # ## 10.4 Beta, and how it is chosen
@@ -173,11 +248,36 @@ show(*report.verdicts(changes))
 # often better outside and from few rows. No one value suits all.
 
 # %%
+betas = {f"beta {beta:g}": dataclasses.replace(RECOMMENDED, beta_max=beta, **shorter) for beta in (*recipe.BETAS, 0.1)}
+by_beta = results("beta", betas)
+verdict = rivals.load()
+verdict = verdict[verdict["seed"].isin(numbers)]
+
+# %%
+# CRPS inside and outside against beta, a panel a data set; the line is the beta that the rehearsal chose.
 chosen = {
     name: float(of["chosen"].iloc[0].split()[1])
-    for name, of in verdict[verdict["method"].eq(recommended.FDN)].groupby("dataset", sort=False)
+    for name, of in verdict[verdict["method"].eq(rivals.FDN)].groupby("dataset", sort=False)
 }
-report.beta_figure(by_beta, chosen)
+
+
+@styled
+def beta_figure(found):
+    sets = found.index.unique("dataset")
+    fig = Figure(layout="constrained", figsize=(2.6 * len(sets), 2.8))
+    for ax, name in zip(fig.subplots(1, len(sets), squeeze=False)[0], sets):
+        for region, colour in COLOURS.items():
+            of = found.loc[name].loc[region].rename(lambda label: float(label.split()[1])).sort_index()
+            ax.fill_between(of.index, of["low"], of["high"], color=colour, alpha=0.2, linewidth=0)
+            ax.plot(of.index, of["mean"], "o-", color=colour, label=report.WHERE[region])
+        ax.axvline(chosen[name], color="black", linewidth=0.8, linestyle="--", label="chosen")
+        ax.set(xscale="log", yscale="log", xlabel=r"$\beta$", ylabel="CRPS", title=name)
+    fig.axes[-1].legend()
+    return fig
+
+
+crps = report.means(by_beta, "crps")
+beta_figure(crps)
 
 # %% [markdown]
 # It is chosen from the training and validation rows alone. The outer fifth of them, by the split feature, plays the
@@ -186,7 +286,7 @@ report.beta_figure(by_beta, chosen)
 # product on the test rows?
 
 # %%
-product = report.means(by_beta.assign(method=by_beta["chosen"]), "crps")["mean"].unstack("region").prod(axis=1)
+product = crps["mean"].unstack("region").prod(axis=1)
 for name, of in product.groupby(level="dataset", sort=False):
     own = of[name, f"beta {chosen[name]:g}"]
     best = of.idxmin()[1]
@@ -198,13 +298,13 @@ for name, of in product.groupby(level="dataset", sort=False):
 # Settings were tried on airfoil, energy, CCPP and diabetes, whose test rows are therefore no test any more. The
 # verdict rests on the four other sets, which were opened once the protocol was fixed. FDN is LP-FDNet here. It
 # loses to a method on a set where its mean CRPS over seeds is worse by more than the intervals of both together
-# allow; ± is half of a 90 % interval over seeds, and methods that depend on no seed have none. What each method is,
-# [the page](../data/rivals/README.md) says.
+# allow; ± is half of a 90 % interval over seeds, and methods that depend on no seed have none. How each method is
+# fitted, [notebook 11](11_rivals.ipynb) shows.
 
 # %%
-show(beside.verdict(verdict), *beside.losses(verdict), beside.aims(verdict))
-show(beside.table(verdict, "crps", "id"), beside.table(verdict, "crps", "ood"))
-show(beside.table(verdict, "coverage_90", "id"), beside.table(verdict, "coverage_90", "ood"))
+show(report.verdict(verdict), *report.losses(verdict), report.aims(verdict))
+show(report.table(verdict, "crps", "id"), report.table(verdict, "crps", "ood"))
+show(report.table(verdict, "coverage_90", "id"), report.table(verdict, "coverage_90", "ood"))
 
 # %% [markdown]
 # All metrics, times and methods: [data/rivals](../data/rivals/README.md).
@@ -225,9 +325,7 @@ show(beside.table(verdict, "coverage_90", "id"), beside.table(verdict, "coverage
 # the protocol by hand, on a task with one input, so that the band can be seen.
 
 # %%
-data = fdn.load(dataset)
 protocol = dataclasses.replace(RECOMMENDED, **shorter)
-spec = fdn.model_spec("LP-FDNet", data.n_features, protocol)
 scores = recipe.rehearsed(spec, data, protocol)  # CRPS, by beta
 display(scores.round(3))
 beta = float(np.log(scores).sum(axis=1).idxmin())  # what fdn.fit does for itself where beta is "auto"
@@ -236,9 +334,10 @@ print(f"chosen beta {beta:g}, kept epoch {fit.best_epoch[0]}, noise x {fit.noise
 
 # %%
 # Test rows of the task, the median and the 90 % interval of the recommended FDN, shaded where it was trained.
-prediction = fit.predict(0, data.x_test)
-draws, variance = prediction.draws.double().numpy(), prediction.noise_variance.double().numpy()  # (K, N)
-quantiles = rivals.mixture(draws, variance).quantiles
+drawn = fit.predict(0, data.x_test)
+draws, variance = drawn.draws.double().numpy(), drawn.noise_variance.double().numpy()  # (K, N)
+prediction = rivals.mixture(draws, variance)
+quantiles = prediction.quantiles
 z = data.x_test[:, data.split_feature]
 with plt.style.context(STYLE):
     fig, ax = plt.subplots(figsize=(6, 2.8), layout="constrained")
@@ -251,8 +350,7 @@ with plt.style.context(STYLE):
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 
 # %%
-measured = pd.DataFrame(rivals.measured(data, quantiles, draws.mean(0)))
-display(measured[["region", "rmse", "crps", "coverage_90", "width_90"]].round(3))
+display(rivals.measured(data, prediction).set_index("region").round(3))
 
 # %% [markdown]
 # ## Exercises

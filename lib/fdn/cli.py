@@ -33,7 +33,7 @@ from fdn.terminal import open_streams
 EXTRAS = {  # of pyproject.toml: the modules that each brings
     "study": ("fontTools", "matplotlib", "openpyxl", "pooch", "requests"),
     "notebooks": ("jupytext", "nbclient", "nbconvert", "nbformat", "papermill"),
-    "rivals": ("laplace", "mapie", "ngboost"),
+    "rivals": ("laplace", "mapie", "ngboost", "quantile_forest"),
     "workflow": ("snakemake",),
     "site": ("PIL", "bs4", "docutils", "furo", "jinja2", "myst_nb", "sphinx"),
 }
@@ -137,7 +137,6 @@ NUMBER = {"type": _number}
 REPEATED = {"action": "append", "default": []}
 
 ALL_MODELS = (*models.MODEL_NAMES, models.BASELINE)
-RIVAL_SETS = (*data.DEVELOPMENT_SETS, *data.VERDICT_SETS)
 PLACES = f"{', '.join(devices.DEVICES)}: where training and prediction run"
 SIX = ",".join(models.PAPER_MODELS)
 
@@ -524,37 +523,6 @@ def _adapters(args: argparse.Namespace) -> None:
             frames.append(adapters.study(task, [seed]))
             written = adapters.write(pd.concat(frames), args.out)  # after each seed: what is computed is kept
         _say_written(written)
-
-
-@command(
-    option(DATASET, f"of {', '.join(RIVAL_SETS)} (default: all)"),
-    option("--methods", "of those on the page data/rivals (default: these and FDN as recommended)"),
-    option("--study", "of FDN alone, as in notebook 10: path, without or beta", choices=("path", "without", "beta")),
-    option("--seeds", f"{SEEDS_SYNTAX} (default: 0:10)", default="0:10"),
-    out("rivals"),
-    examples=(
-        "",
-        "--datasets airfoil,diabetes --methods 'GP,10 MLPs' --seeds 0:3",
-        "--datasets energy --study path",
-        "--out data/rivals",
-    ),
-)
-def _rivals(args: argparse.Namespace) -> None:
-    """FDN as recommended and what people use for tables, on the sets where it is chosen and judged; and their page."""
-    from fdn.report import rivals as page
-    from fdn.runs import recommended, rivals
-
-    chosen, seeds = _named(args.methods, rivals.METHODS, "method"), parse_seeds(args.seeds)
-    datasets = _named(args.dataset, RIVAL_SETS) or RIVAL_SETS
-    if args.study and chosen:
-        raise UserError("--study is of FDN alone; leave --methods out")
-    folder = args.out / (args.study or "")
-    if not chosen:
-        for dataset in map(data.load, datasets):
-            recommended.run(dataset, recommended.protocols(args.study, dataset), seeds, folder)
-    if not args.study:
-        rivals.run(datasets, chosen or list(rivals.METHODS), seeds, folder)
-    _say_written([rivals.table(folder), *([] if args.study else [page.write(folder)])])
 
 
 @command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from fdn import paths
 from fdn.report import rivals as page
@@ -63,12 +64,54 @@ def test_cells_hold_means_intervals_and_what_is_missing():
     assert page.times(frame).rows[0][1] == "2 / 0.1"
 
 
-def test_without_rows_of_fdn_the_page_names_the_best():
-    text = page.page(rows(0.16, 0.39).query("method != @page.FDN"))
-    assert "The least CRPS in distribution: airfoil GP and bikeshare GP." in text and page.aims.__name__ not in text
+def test_the_page_is_written_once_all_methods_have_rows(tmp_path):
+    rivals.record(rows(0.16, 0.39), tmp_path)
+    assert page.write(tmp_path) == []
+    whole = pd.concat([rows(0.16, 0.39), *(rows(0.16, 0.39).assign(method=name) for name in rivals.METHODS)])
+    rivals.record(whole, tmp_path)
+    assert page.write(tmp_path) == [tmp_path / "README.md"]
 
 
 def test_the_committed_page_is_that_of_the_committed_table():
     if not (paths.RIVALS / "results.csv").exists():
         pytest.skip("no results are committed")
     assert (paths.RIVALS / "README.md").read_text(encoding="utf-8") == page.page(rivals.load())
+
+
+# What each setting is worth
+
+FACTORS = {"nothing left out": 1.0, "same": 1.0, "twice": 2.0}
+
+
+@pytest.fixture
+def settings():
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "dataset": "d", "region": region, "method": method, "seed": seed, "rmse": 0.5,
+            "crps": factor * float(np.exp(0.01 * rng.normal())), "chosen": f"beta {factor:g}",
+        }
+        for method, factor in FACTORS.items() for region in ("id", "ood") for seed in range(6)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_ratios_are_paired_by_seed_with_students_interval(settings):
+    found = page.ratios(settings.sample(frac=1, random_state=0), "nothing left out")
+    own, other = (
+        settings.query("region == 'ood' and method == @m").sort_values("seed")["crps"].to_numpy()
+        for m in ("nothing left out", "twice")
+    )
+    logs = np.log(other / own)
+    low, high = stats.t.interval(0.9, 5, logs.mean(), stats.sem(logs))
+    np.testing.assert_allclose(found.loc[("d", "ood", "twice")], np.exp([logs.mean(), low, high]))
+
+
+def test_verdicts_name_what_is_told_apart_and_what_chance_would(settings):
+    settings.loc[settings["method"].eq("same"), "crps"] = settings.loc[
+        settings["method"].eq("nothing left out"), "crps"
+    ].to_numpy()
+    first, second, last = page.told_apart(page.ratios(settings, "nothing left out"))
+    assert first == "**same**: not told apart."
+    assert "worse on d inside (x 2.0" in second and "d outside (x 2.0" in second
+    assert last == "Of these 4 intervals 2 leave 1 out; if nothing differed, about 0.4 would."

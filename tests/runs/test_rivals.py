@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from scipy.special import ndtr, ndtri
 
 from fdn import data, metrics
+from fdn.data.splits import feature_band_split
+from fdn.protocol import RECOMMENDED
 from fdn.runs import rivals
 
 
@@ -68,52 +72,69 @@ def test_regions_are_measured_apart(small):
     shift = np.where(small.id_test, 1.0, 3.0)
     mean = small.y_test + shift
     found = rivals.gaussian(mean, np.ones(40))
-    inside, outside = rivals.measured(small, found.quantiles, mean, found.log_density(small.y_test))
+    inside, outside = rivals.measured(small, found).to_dict("records")
     assert (inside["region"], outside["region"]) == ("id", "ood")
     assert (inside["rmse"], outside["rmse"]) == pytest.approx((1, 3))
     assert (inside["coverage_90"], outside["coverage_90"]) == (1, 0)
     assert inside["width_90"] == pytest.approx(2 * ndtri(0.95))
     assert outside["nll"] == pytest.approx(4.5 + 0.5 * np.log(2 * np.pi))
-    assert np.isnan(rivals.measured(small, found.quantiles, mean)[0]["nll"])
+    assert rivals.measured(small, found._replace(log_density=None))["nll"].isna().all()
 
 
-@pytest.mark.filterwarnings("ignore")  # of optimisers that are stopped early
-@pytest.mark.parametrize("method", rivals.METHODS)
-def test_every_method_predicts_quantiles(method, small, monkeypatch):
-    """Takes long where a package does to import."""
-    package = {"Laplace": "laplace", "NGBoost": "ngboost", "MLP + MAPIE": "mapie"}.get(method)
-    if package:
-        pytest.importorskip(package, exc_type=Exception)
-    for name, value in {
-        "EPOCHS": 20,
-        "TREES": 20,
-        "ROUNDS": 20,
-        "ITERATIONS": (10, 20),
-        "MEMBERS": 3,
-        "DRAWS": 10,
-    }.items():
-        monkeypatch.setattr(rivals, name, value)
-    fits = list(rivals.METHODS[method](small, 0))
-    assert fits[0][0] == method
-    for _, predict, _ in fits:
-        quantiles, mean, log_density = predict(small.x_test)
-        assert quantiles.shape == (99, 40) and (np.diff(quantiles, axis=0) >= -1e-12).all()
-        assert mean.shape == (40,) and np.abs(mean).max() < 10
-        assert np.abs(quantiles[49] - mean).mean() < 1
-        assert log_density is None or np.isfinite(log_density(small.y_test)).all()
+def test_what_is_there_is_not_computed_again(tmp_path):
+    computed, d = [], data.load("diabetes")
+
+    def rows(seeds):
+        computed.extend(seeds)
+        return pd.DataFrame([{"dataset": d.name, "method": "GP", "seed": seed, "region": region, "rmse": 0.5}
+                             for seed in seeds for region in ("id", "ood")])  # fmt: skip
+
+    for seeds in ([0, 2], [0, 1, 2]):
+        rivals.complete(d, "GP", seeds, rows, tmp_path)
+    assert computed == [0, 2, 1] and len(rivals.load(tmp_path)) == 6
+    again = {"dataset": "diabetes", "method": "GP", "seed": 0, "region": "id", "rmse": 1.0}
+    rivals.record(pd.DataFrame([again]), tmp_path)
+    found = rivals.load(tmp_path)
+    assert len(found) == 6 and found.query("seed == 0 and region == 'id'")["rmse"].item() == 1
 
 
-def test_what_is_there_is_not_computed_again(tmp_path, monkeypatch):
-    computed = []
+def test_a_method_is_timed_and_draws_from_a_stream_of_its_own(small):
+    def fits(d, seed):
+        centre = float(torch.randn(()))
+        yield "guess", lambda x: rivals.gaussian(np.full(len(x), centre), np.ones(len(x))), "nothing"
 
-    def study(d, method, seed):
-        computed.append((method, seed))
-        return [{"dataset": d.name, "method": method, "seed": seed, "region": r, "chosen": ""} for r in ("id", "ood")]
+    torch.manual_seed(1)
+    expected = torch.randn(1)
+    torch.manual_seed(1)
+    first, other = rivals.rows(small, "guess", 0, fits), rivals.rows(small, "guess", 1, fits)
+    assert torch.equal(torch.randn(1), expected), "the caller's stream is left alone"
+    assert first["rmse"].tolist() == rivals.rows(small, "guess", 0, fits)["rmse"].tolist() != other["rmse"].tolist()
+    assert first["chosen"].eq("nothing").all() and first[["fit_s", "predict_s"]].ge(0).all(axis=None)
 
-    monkeypatch.setattr(rivals, "study", study)
-    for _ in range(2):
-        rivals.run(["diabetes"], ["GP", "Laplace"], [0, 1], tmp_path)
-    assert computed == [("GP", 0), ("Laplace", 0), ("Laplace", 1)]
-    assert len(rivals.load(tmp_path)) == 6
-    rivals.record([{"dataset": "diabetes", "method": "GP", "seed": 0, "region": "id", "rmse": 1.0}], tmp_path)
-    assert len(rivals.load(tmp_path)) == 6
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 2))
+    return feature_band_split(x, x[:, 0] + 0.3 * rng.normal(size=150), name="small")
+
+
+def test_rows_of_fdn_are_those_of_its_prediction(table):
+    """The first training of a process loads the compiled loops."""
+    short = dataclasses.replace(RECOMMENDED, epochs=4, width=6, networks=2, beta_max=1e-3)
+    rows = rivals.fdn_rows(table, "short", [0, 2], short)
+    assert rows["seed"].tolist() == [0, 0, 2, 2] and rows["chosen"].eq("beta 0.001").all()
+    fitted = rivals.fit(rivals.model_spec("LP-FDNet", 2, short), table, short, [0, 2])
+    mean = fitted.predict(2, table.x_test).mean.double().numpy()
+    error = np.square(mean - table.y_test)[table.id_test].mean() ** 0.5
+    assert rows.query("seed == 2 and region == 'id'")["rmse"].item() == pytest.approx(error)
+
+
+def test_the_choice_of_beta_is_part_of_the_fit(table, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(
+        rivals.recipe, "chosen", lambda spec, d, p: chosen.append(d.name) or dataclasses.replace(p, beta_max=3e-3)
+    )
+    protocol = dataclasses.replace(RECOMMENDED, epochs=2, width=4, networks=1)
+    rows = rivals.fdn_rows(table, "auto", [0], protocol)
+    assert chosen == ["small"] and rows["chosen"].eq("beta 0.003").all()

@@ -31,6 +31,7 @@ BOOK = (
     "08_adapters",
     "09_your_data",
     "10_what_makes_fdn_work",
+    "11_rivals",
 )
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = {"dataset", "models", "seeds", "protocol", "epochs", "recompute", "out"}
@@ -117,7 +118,9 @@ def test_imports_only_this_project_and_what_it_installs(path):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "a notebook belongs to no package"
             names.add(node.module.split(".")[0])
-    origin = packages_distributions() | {"fdn": ["fdn"], "fdn_kernels": ["fdn"]}
+    rivals = {"laplace": ["laplace-torch"], "mapie": ["mapie"], "ngboost": ["ngboost"],
+              "quantile_forest": ["quantile-forest"]}  # fmt: skip
+    origin = rivals | packages_distributions() | {"fdn": ["fdn"], "fdn_kernels": ["fdn"]}
     origin = {name: set(map(canonicalize_name, origin.get(name, []))) for name in names}
     assert {n for n in names - sys.stdlib_module_names if not installed & origin[n]} == set()
 
@@ -147,6 +150,7 @@ def test_runs_the_same_from_any_directory(path):
         ("08_adapters", {"dataset", "layers", "freeze", "seeds", "epochs", "recompute", "out"}),
         ("09_your_data", {"path", "target", "split_column", "model", "epochs", "beta", "seed"}),
         ("10_what_makes_fdn_work", {"dataset", "seeds", "epochs", "recompute"}),
+        ("11_rivals", {"dataset", "methods", "seeds", "recompute", "out"}),
     ],
 )
 def test_parameters_have_types_and_help(name, expected):

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from nbformat import NotebookNode
 
 from fdn import paths
-from fdn.report import figures, layers, recipe
+from fdn.report import figures, layers
 from fdn.report.figures import grids
 from fdn.report.site.base import Site
 from fdn.report.site.guides import linked
 
-DRAWING = figures, grids, layers, recipe  # modules whose functions that give a figure say what it shows
+DRAWING = figures, grids, layers  # modules whose functions that give a figure say what it shows
 SETUP = 0.5  # share of imports among a cell's statements from which on it is folded
 
 
