@@ -26,8 +26,7 @@
 #
 # 1 One measure · 2 The methods · 3 A small check · 4 All numbers
 #
-# `-p recompute True` computes the rows of `data/rivals` for `dataset`, `methods` and `seeds` that `out` lacks, and its
-# page. Four of the methods need a package of the extra `rivals`: `pip install 'fdn[rivals]'`.
+# `-p recompute True` computes the rows for `dataset`, `methods` and `seeds` that `out` lacks. Four of the methods need a package of the extra `rivals`: `pip install 'fdn[rivals]'`.
 
 # %%
 import dataclasses
@@ -316,7 +315,6 @@ if recompute:
         for name in chosen:
             for seed in numbers if depends_on_seed(d, name) else numbers[:1]:
                 rivals.complete(d, name, [seed], lambda _: rivals.rows(d, name, seed, METHODS[name]), folder)
-    report.write(folder)
 
 # %% [markdown]
 # ## 11.3 A small check
@@ -372,7 +370,8 @@ if frames:
 # ## 11.4 All numbers
 #
 # In units of the standardised target; ± is half of a 90 % interval over seeds by Student's t, bold the best mean.
-# Methods that depend on no seed have one number. The same tables are [a page](../data/rivals/README.md).
+# Methods that depend on no seed have one number. Columns are data sets: by the first four settings may have been chosen,
+# by the last four none was.
 
 # %%
 frame = rivals.load(folder if recompute else None)

@@ -116,7 +116,7 @@ AS_WRITTEN = Protocol(
     variance_offset=0.0,
 )
 
-# Ours, for data of one's own; what each setting brings: data/rivals/README.md
+# Ours, for data of one's own; what each setting brings: notebook 10
 RECOMMENDED = Protocol(
     base="recommended",
     width=50,

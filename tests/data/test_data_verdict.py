@@ -49,8 +49,8 @@ def test_categories_are_numbers_in_their_order(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("raise ImportError('is not imported')", encoding="utf-8")
     (package / "data" / "d.csv").write_text("cut,price\nIdeal,3\nFair,1\nGood,2\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(verdict._table("jewels", "d.csv", {"cut": verdict.CUTS})["cut"]) == [4, 0, 1]
+    assert list(verdict._table("jewels", "d.csv", cut=verdict.CUTS)["cut"]) == [4, 0, 1]
     with pytest.raises(UserError, match="pip install --no-deps jewels"):
-        verdict._table("jewels", "e.csv", {})
+        verdict._table("jewels", "e.csv")
     with pytest.raises(UserError, match="pip install --no-deps not_there_at_all"):
-        verdict._table("not_there_at_all", "d.csv", {})
+        verdict._table("not_there_at_all", "d.csv")

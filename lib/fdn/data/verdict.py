@@ -5,7 +5,8 @@ Two are in the files of Python packages, which are read without importing these;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pandas as pd
 
 from fdn.data.dataset import Dataset
 from fdn.data.splits import feature_band_split
+from fdn.data.tabular import from_frame
 from fdn.errors import UserError
 
 MONTHS = ("Jan", "Feb", "March", "April", "May", "June", "July", "Aug", "Sept", "Oct", "Nov", "Dec")
@@ -41,8 +43,9 @@ def bikeshare() -> Dataset:
     Source: H. Fanaee-T, J. Gama, Event labeling combining ensemble detectors and background knowledge, Progress in
     Artificial Intelligence 2 (2014); the file is that of the package ISLP.
     """
-    table = _table("ISLP", "Bikeshare.csv", {"mnth": MONTHS, "weathersit": WEATHER})
-    return _split(table.drop(columns=["casual", "registered"]), "bikeshare", "bikers", "temp", "Bikeshare of ISLP")
+    table = _table("ISLP", "Bikeshare.csv", mnth=MONTHS, weathersit=WEATHER).drop(columns=["casual", "registered"])
+    dataset = from_frame(table, target="bikers", split_column="temp", name="bikeshare")
+    return replace(dataset, source="Bikeshare of ISLP")
 
 
 def diamonds() -> Dataset:
@@ -50,9 +53,10 @@ def diamonds() -> Dataset:
 
     Source: ggplot2's set of 53,940 diamonds; the file is that of the package plotnine.
     """
-    table = _table("plotnine", "diamonds.csv", {"cut": CUTS, "color": COLORS, "clarity": CLARITIES})
+    table = _table("plotnine", "diamonds.csv", cut=CUTS, color=COLORS, clarity=CLARITIES)
     rows = np.random.default_rng(0).choice(len(table), DIAMONDS, replace=False)
-    return _split(table.iloc[rows], "diamonds", "price", "carat", "diamonds of plotnine")
+    dataset = from_frame(table.iloc[rows], target="price", split_column="carat", name="diamonds")
+    return replace(dataset, source="diamonds of plotnine")
 
 
 def friedman1() -> Dataset:
@@ -77,7 +81,7 @@ def heteroscedastic_sine() -> Dataset:
 SETS = {made.__name__: made for made in (bikeshare, diamonds, friedman1, heteroscedastic_sine)}
 
 
-def _table(package: str, file: str, orders: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+def _table(package: str, file: str, **orders: Sequence[str]) -> pd.DataFrame:
     """A file of a package's folder ``data``, its categories as whole numbers."""
     spec = find_spec(package)
     path = Path(spec.origin).parent / "data" / file if spec and spec.origin else None
@@ -85,15 +89,4 @@ def _table(package: str, file: str, orders: Mapping[str, Sequence[str]]) -> pd.D
         # --no-deps: it is the file that is needed, not what the package works with
         raise UserError(f"{file} is a file of the package {package}; `pip install --no-deps {package}` brings it")
     table = pd.read_csv(path)
-    for column, order in orders.items():
-        table[column] = table[column].map({category: i for i, category in enumerate(order)})
-    return table
-
-
-def _split(table: pd.DataFrame, name: str, target: str, column: str, source: str) -> Dataset:
-    features = table.drop(columns=target)
-    return feature_band_split(
-        features.to_numpy(float), table[target].to_numpy(float),
-        split_feature=list(features).index(column), name=name, feature_names=list(features), target_name=target,
-        source=source,
-    )  # fmt: skip
+    return table.assign(**{column: pd.Categorical(table[column], order).codes for column, order in orders.items()})

@@ -1,12 +1,11 @@
 """FDN as recommended: beside what people use, and what each of its settings is worth.
 
-What notebooks 10 and 11 and the page data/rivals/README.md say of the tables beside it.
+What notebooks 10 and 11 say of the tables in data/rivals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -26,15 +25,6 @@ INTERVALS = "intervals that should hold 0.9 of the targets."
 CAPTIONS = {"coverage_90": f"Share of targets in {INTERVALS}", "width_90": f"Of {INTERVALS}",
             "nll": "Of methods with a density; lower is better."}  # fmt: skip
 LEVEL = 0.9  # of intervals over seeds
-HEAD = """# FDN as recommended, beside what people use
-
-[Notebook 11](../../notebooks/11_rivals.ipynb) shows how each method is fitted, and computes [the table](results.csv)
-and this page. Columns are data sets. By {development} settings may have been chosen; by {verdict} none was. Each set is
-split by the band of one feature; all numbers are in units of its standardised target. CRPS, coverage and width come
-from 99 quantiles of the prediction, by the same function for every method. A cell is the mean over up to {seeds} seeds
-± half of its {level:g} % interval by Student's t; a method whose numbers depend on no seed has one number. Bold is the
-best mean.
-"""
 
 
 # Beside what people use
@@ -143,24 +133,6 @@ def verdict(frame: pd.DataFrame) -> str:
             f"{covered.min():.2f} on {covered.idxmin()}, the worst of all {len(covered)} sets.")  # fmt: skip
 
 
-def page(frame: pd.DataFrame) -> str:
-    """The Markdown of the page."""
-    sets = {"development": _joined(data.DEVELOPMENT_SETS), "verdict": _joined(data.VERDICT_SETS)}
-    head = HEAD.format(**sets, level=100 * LEVEL, seeds=frame["seed"].nunique())
-    tables = [aims(frame), *(table(frame, metric, region) for metric in METRICS for region in REGIONS), times(frame)]
-    said = [head.strip(), verdict(frame), *losses(frame), *(it.to_markdown().strip() for it in tables)]
-    return "\n\n".join(said) + "\n"
-
-
-def write(folder: Path | None = None) -> list[Path]:
-    """README.md beside the table, once it has rows of all methods."""
-    frame, path = rivals.load(folder), rivals.table(folder).with_name("README.md")
-    if not {FDN, *rivals.METHODS} <= set(frame["method"]):
-        return []
-    path.write_text(page(frame), encoding="utf-8", newline="\n")
-    return [path]
-
-
 # What each setting is worth
 
 
@@ -184,17 +156,3 @@ def _intervals(frame: pd.DataFrame, logs: pd.Series) -> pd.DataFrame:
         found[key] = np.exp([mean, mean - half, mean + half])
     index = pd.MultiIndex.from_tuples(found, names=["dataset", "region", "method"])
     return pd.DataFrame(found.values(), index=index, columns=["mean", "low", "high"])
-
-
-def told_apart(found: pd.DataFrame) -> list[str]:
-    """A sentence for each method of :func:`ratios`: where its interval leaves 1 out; and how often chance would."""
-    said = []
-    apart = (found["low"] > 1) | (found["high"] < 1)
-    for method, of in found["mean"].groupby(level="method", sort=False):
-        kinds: dict[str, list[str]] = {"worse": [], "better": []}
-        for (name, region, _), mean in of[apart].items():
-            kinds["worse" if mean > 1 else "better"].append(f"{name} {WHERE[region]} (x {mean:.2f})")
-        parts = "; ".join(f"{kind} on {', '.join(places)}" for kind, places in kinds.items() if places)
-        said.append(f"**{method}**: {parts or 'not told apart'}.")
-    chance = f"if nothing differed, about {(1 - LEVEL) * len(found):.1f} would"
-    return [*said, f"Of these {len(found)} intervals {apart.sum()} leave 1 out; {chance}."]
