@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from fdn.cli import main
 from fdn.errors import UserError
+from fdn.estimators import saving
 from fdn.estimators.columns import Column, encoded
 from fdn.estimators.tables import INSIDE, OUTSIDE, TRAIN, TableModel
 
@@ -193,16 +195,19 @@ def test_a_file_to_predict_without_rows_is_answered_and_texts_that_mean_no_value
     assert "a is missing" in pd.read_csv(tmp_path / "out.csv")["why_outside"][1]
 
 
+def rewrite(folder, change):
+    """Change what describes a model."""
+    path = folder / saving.DESCRIPTION
+    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda f: shutil.rmtree(f), "is no folder of a saved model"),
-        (lambda f: (f / "table.json").unlink(), "`fdn fit` writes it"),
-        (lambda f: (f / "table.json").write_text("[]", encoding="utf-8"), "`fdn fit` writes it"),
-        (
-            lambda f: (f / "table.json").write_text('{"format": "fdn-table", "version": 9}', encoding="utf-8"),
-            "version 9 of the format; this package reads 2",
-        ),
+        (lambda f: rewrite(f, lambda kept: []), "describes no model of this package"),
+        (lambda f: rewrite(f, lambda kept: kept | {"version": 9}), "version 9 of the format, and this package reads 2"),
+        (lambda f: rewrite(f, lambda kept: kept.pop("table") and kept), "`fdn fit` writes one"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused(fitted, tmp_path, change, said, capsys):

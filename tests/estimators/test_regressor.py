@@ -327,7 +327,7 @@ def test_folders_that_hold_no_model_are_refused(model, tmp_path):
     model.save(kept)
     described = json.loads((kept / "model.json").read_text(encoding="utf-8"))
     (kept / "model.json").write_text(json.dumps(described | {"version": 99}), encoding="utf-8")
-    with pytest.raises(UserError, match="version 99 of the format, and this package reads 1"):
+    with pytest.raises(UserError, match="version 99 of the format, and this package reads 2"):
         FDNRegressor.load(kept)
     model.save(kept)
     (kept / "model.safetensors").write_bytes(b"short")

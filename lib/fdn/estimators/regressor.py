@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -149,13 +149,10 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         named = len(names) == y.shape[1] and None not in names
         self.target_names_ = [str(name) if named else f"y{t}" for t, name in enumerate(names if named else y.T)]
         self.seed_ = int(check_random_state(self.random_state).randint(MOST))
-        weight = None
-        if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
-            if len(X) < 2:
-                raise UserError(f"{len(X)} rows have a weight above 0; expected two or more")
-            weight = None if np.ptp(weight) == 0 else weight
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+        if len(X) < 2:
+            raise UserError(f"{len(X)} rows have a weight above 0; expected two or more")
         train, held = self._split(len(X))
         X_held, y_held = X[held], y[held]
         if X_val is not None and y_val is not None:
@@ -165,7 +162,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
                 raise UserError(f"y_val has {y_held.shape[1]} columns; y has {y.shape[1]}")
         elif X_val is not None or y_val is not None:
             raise UserError("X_val and y_val go together; only one was given")
-        y, weight = y[train], None if weight is None else weight[train]
+        y, weight = y[train], None if np.ptp(weight) == 0 else weight[train]
         self.x_mean_, self.x_scale_ = _moments(X[train], weight, "column", constant=np.inf)
         self.y_mean_, self.y_scale_ = _moments(y, weight, "target", constant=1.0)
         X, X_held = self._standardised(X), self._standardised(X_held)
@@ -263,38 +260,42 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         Raises:
             UserError: where the folder holds other things, or cannot be written.
         """
-        check_is_fitted(self)
-        parameters = self.get_params()
-        if not isinstance(self.random_state, (int, np.integer)):  # a generator, say
-            parameters["random_state"] = None
-        targets = [{"spec": asdict(t.spec), "protocol": asdict(t.protocol)} for t in self.trained_]
-        described = {"parameters": parameters, "targets": targets} | {name: getattr(self, name) for name in _DESCRIBED}
-        described["feature_names"] = getattr(self, "feature_names_in_", None)
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        arrays |= {f"domain.{name}": array for name, array in self.domain_._asdict().items()}
-        for t, trained in enumerate(self.trained_):
-            arrays |= {f"{name}.{t}": getattr(trained, name) for name in Trained._fields[2:]}
-        saving.write(folder, described, arrays)
+        saving.write(folder, *self._kept())
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Self:
         """The model that :meth:`save` wrote, which predicts what it did.
 
         Raises:
-            UserError: where the folder holds none, or one of a newer version.
+            UserError: where the folder holds none, or one of another version.
         """
-        described, arrays = saving.read(folder)
-        self = cls(**described["parameters"]).set_params(device=device)
+        return cls._of(*saving.read(folder), device)
+
+    def _kept(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What a fitted model is: values for JSON, and arrays by name."""
+        check_is_fitted(self)
+        fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        domain, trained = fitted.pop("domain_"), fitted.pop("trained_")
+        arrays = {name: fitted.pop(name) for name in _ARRAYS}
+        arrays |= {f"domain.{name}": array for name, array in domain._asdict().items()}
+        for t, of in enumerate(trained):
+            arrays |= {f"{name}.{t}": getattr(of, name) for name in Trained._fields[2:]}
+        parameters = self.get_params()
+        if not isinstance(self.random_state, (int, np.integer)):  # a generator, say
+            parameters["random_state"] = None
+        targets = [{"spec": t.spec, "protocol": t.protocol} for t in trained]
+        return {"parameters": parameters, "targets": targets, "fitted": fitted}, arrays
+
+    @classmethod
+    def _of(cls, kept: dict[str, Any], arrays: dict[str, np.ndarray], device: str) -> Self:
+        self = cls(**kept["parameters"]).set_params(device=device)
         if isinstance(self.hidden_layer_sizes, list):  # JSON has no tuples
             self.hidden_layer_sizes = tuple(self.hidden_layer_sizes)
-        for names, values in ((_DESCRIBED, described), (_ARRAYS, arrays)):
-            for name in names:
-                setattr(self, name, values[name])
-        self.domain_ = Domain(**{k.removeprefix("domain."): v for k, v in arrays.items() if k.startswith("domain.")})
-        if described["feature_names"]:
-            self.feature_names_in_ = np.array(described["feature_names"], dtype=object)
+        for name, value in (kept["fitted"] | {name: arrays[name] for name in _ARRAYS}).items():
+            setattr(self, name, np.array(value, dtype=object) if name == "feature_names_in_" else value)
+        self.domain_ = Domain(*(arrays[f"domain.{name}"] for name in Domain._fields))
         self.trained_ = []
-        for i, t in enumerate(described["targets"]):
+        for i, t in enumerate(kept["targets"]):
             spec = ModelSpec(**t["spec"] | {"hidden": tuple(t["spec"]["hidden"])})
             numbers = (arrays[f"{name}.{i}"] for name in Trained._fields[2:])
             self.trained_.append(Trained(spec, Protocol(**t["protocol"]), *numbers))
@@ -384,8 +385,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         return found[..., 0] if self.single_target_ else found
 
 
-# Attributes that are saved as they are
-_DESCRIBED = "n_features_in_", "seed_", "single_target_", "target_names_"
+# Attributes that are arrays of numbers
 _ARRAYS = "x_mean_", "x_scale_", "y_mean_", "y_scale_", "best_epoch_"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from fdn.errors import UserError
 
-FORMAT, VERSION = "fdn-regressor", 1
+FORMAT, VERSION = "fdn-regressor", 2
 DESCRIPTION, NUMBERS = "model.json", "model.safetensors"
 
 
@@ -42,7 +43,7 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What :func:`write` was given.
 
     Raises:
-        UserError: for a folder without a model, a damaged one, and one that a newer version wrote.
+        UserError: for a folder without a model, a damaged one, and one that another version wrote.
     """
     folder = Path(folder)
     try:
@@ -51,10 +52,10 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise UserError(f"{folder} is no folder of a saved model: it has no {DESCRIPTION} that can be read") from error
     if not isinstance(described, dict) or described.get("format") != FORMAT:
         raise UserError(f"{folder / DESCRIPTION} describes no model of this package (format {FORMAT!r})")
-    if not isinstance(version := described.get("version"), int) or version > VERSION:
+    if (version := described.get("version")) != VERSION:
         raise UserError(
-            f"{folder} was saved in version {version} of the format, and this package reads {VERSION} and older ones; "
-            f"install a newer one"
+            f"{folder} was saved in version {version} of the format, and this package reads {VERSION}; fit it again, "
+            "or install the package that saved it"
         )
     try:
         return described, load_file(folder / NUMBERS)
@@ -65,4 +66,6 @@ def read(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     raise TypeError(f"a {type(value).__name__} is no value of JSON")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,10 +19,10 @@ from fdn import metrics
 from fdn.data import reading
 from fdn.data.reading import FOUND, Reading
 from fdn.errors import UserError
+from fdn.estimators import saving
 from fdn.estimators.columns import Column, encoded, usable
 from fdn.estimators.regressor import FDNRegressor
 
-FORMAT, VERSION, DESCRIPTION = "fdn-table", 2, "table.json"
 FEWEST = 20  # rows to train on
 FEW = 30  # held-out rows that say little
 BAND, HELD_OUT = (0.2, 0.8), 0.2
@@ -203,10 +202,10 @@ class TableModel:
         return pd.DataFrame(rows).T.astype({"rows": int})
 
     def save(self, folder: Path) -> None:
-        """Write it to a folder, as :meth:`FDNRegressor.save` does, with one more file."""
-        self.regressor.save(folder)
-        kept = {"format": FORMAT, "version": VERSION} | {k: v for k, v in vars(self).items() if k != "regressor"}
-        (Path(folder) / DESCRIPTION).write_text(json.dumps(kept, indent=2, default=asdict), encoding="utf-8")
+        """Write it to a folder, as :meth:`FDNRegressor.save` does, with what it knows of the table."""
+        kept, arrays = self.regressor._kept()
+        table = {name: value for name, value in vars(self).items() if name != "regressor"}
+        saving.write(folder, kept | {"table": table}, arrays)
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Self:
@@ -215,17 +214,13 @@ class TableModel:
         Raises:
             UserError: where the folder holds no model that ``fdn fit`` wrote, or one of another version.
         """
-        regressor = FDNRegressor.load(folder, device)
-        try:
-            kept = json.loads((Path(folder) / DESCRIPTION).read_text(encoding="utf-8"))
-            if (kept.pop("format"), version := kept.pop("version")) != (FORMAT, VERSION):
-                raise UserError(f"{folder} was saved in version {version} of the format; this package reads {VERSION}")
-            kept["inputs"] = [Column(**column) for column in kept["inputs"]]
-            return cls(regressor, **kept | {"reading": Reading(**kept["reading"])})
-        except UserError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{folder} has no {DESCRIPTION} that can be read; `fdn fit` writes it") from error
+        kept, arrays = saving.read(folder)
+        if "table" not in kept:
+            raise UserError(f"{folder} holds a model of an array, not of a table; `fdn fit` writes one")
+        table = kept["table"]
+        table["inputs"] = [Column(**column) for column in table["inputs"]]
+        table["reading"] = Reading(**table["reading"])
+        return cls(FDNRegressor._of(kept, arrays, device), **table)
 
 
 def _with_target(frame: pd.DataFrame, target: str, decimal: str) -> tuple[pd.DataFrame, np.ndarray]:
