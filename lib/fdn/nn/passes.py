@@ -35,10 +35,10 @@ _here = _Here()
 
 
 class Pass:
-    """What one call of :func:`forward` or :func:`sample` carries from layer to layer, to be entered by ``with``.
+    """What one call of :func:`forward` or :func:`sample`, or a plain call of a layer (without x), carries along.
 
-    Without x it is the plain call of a layer. The source of the noise is a generator, a Philox seed ``()``, with
-    ``first`` as the first draw's number, or None for PyTorch's global state.
+    The source of the noise is a generator, a Philox seed ``()`` (with ``first`` as the first draw's number), or None
+    for PyTorch's global state.
     """
 
     def __init__(
@@ -110,10 +110,7 @@ class Pass:
         return eps if self.temperature == 1 else self.temperature * eps
 
     def record(self, term: Tensor | None, lead: torch.Size, trained: bool) -> None:
-        """Keep a layer's KL ``(k, rows)`` as ``(k, B)``, the sum over an example's positions.
-
-        Where examples are not the first axis each is given the mean.
-        """
+        """Keep a layer's KL ``(k, rows)`` as ``(k, B)``: a sum over positions, or a mean where examples are mixed."""
         if term is None:
             return
         if trained and self.with_grad and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
