@@ -95,6 +95,8 @@ def test_layers_that_are_fdn_already_are_left_as_they_are():
     assert sum(p.numel() for p in twice.head.parameters()) == sum(p.numel() for p in once.head.parameters())
     with pytest.raises(UserError, match="it has 'body.0', 'body.2'"):
         to_fdn(once, "head.posterior.hypernet.hidden")
+    with pytest.raises(UserError, match="it has none"):
+        to_fdn(to_fdn(nn.Linear(3, 2)))
 
 
 def test_a_layer_of_two_names_stays_one_layer():

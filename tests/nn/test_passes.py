@@ -269,6 +269,7 @@ def test_what_is_no_tensor_passes_through():
     output, _ = forward(model, x, draws=2)
     assert output["y"].shape == (2, 5, 2) and output["note"] == "as it was" and output["none"] is None
     assert sample(model, x, 6, chunk=4)["note"] == "as it was"
+    assert forward(lambda pair: pair[1], (1.0, inputs()))[1].tolist() == [0.0] * 5
 
 
 def test_one_example_without_a_batch_axis_has_the_mean_kl():

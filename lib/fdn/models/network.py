@@ -146,13 +146,11 @@ class Network(nn.Module):
         x = x.unsqueeze(-3)  # (..., 1, B, d_in)
         a, terms = x, []
         for i, layer in enumerate(self.layers):
+            if i > 0:
+                a = a.relu() if torch.is_grad_enabled() else a.relu_()  # (..., K, B, d)
+                a = a if masks[i - 1] is None else a * masks[i - 1] / (1 - self.dropout)
             a, term = layer(a, x, noise.kind, eps[i], kl)  # (..., K, B, d_out), (..., k, b)
             terms.append(term)
-            if i == len(self.layers) - 1:
-                break
-            a = a.relu() if torch.is_grad_enabled() else a.relu_()  # (..., K, B, d)
-            if masks[i] is not None:
-                a = a * masks[i] / (1 - self.dropout)
         return self._with_rho(a), self._sum_kl(terms)
 
     def _with_rho(self, output: Tensor) -> Tensor:

@@ -20,8 +20,6 @@ from fdn_kernels.backends import HALF
 from fdn_kernels.ops import LARGE
 from fdn_kernels.reference import gaussian_kl, sampled_kl
 
-STRUCTURES = ("full", "low_rank", "rows", "columns")
-
 
 class Factor(NamedTuple):
     """One drawn matrix of a layer, with or without biases."""
@@ -87,7 +85,7 @@ class StructuredFDNLinear(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.d_in, self.d_out, self.condition = d_in, d_out, checked("condition", condition, Literal["input", "layer"])
-        self.structure = checked("structure", structure, Literal[STRUCTURES])
+        self.structure = checked("structure", structure, Literal["full", "low_rank", "rows", "columns"])
         self.floor = checked("floor", floor, NonNegative)
         self.frequencies = checked("frequencies", frequencies, Whole)
         if (rank is None) == (structure == "low_rank"):
@@ -95,13 +93,11 @@ class StructuredFDNLinear(nn.Module):
         if not bias and structure in ("rows", "columns"):
             raise UserError(f"structure {structure!r} makes biases too; bias=False goes with 'full' and 'low_rank'")
 
-        def factor(n_in: int, n_out: int, with_bias: bool) -> Factor:
-            return Factor(n_in, n_out, with_bias, prior_scale_of(prior_scale, n_in))
-
-        self.factors = [factor(d_in, d_out, bias)]
+        shapes = [(d_in, d_out, bias)]
         if structure == "low_rank":
             rank = checked("rank", rank, Count)
-            self.factors = [factor(d_in, rank, False), factor(rank, d_out, bias)]
+            shapes = [(d_in, rank, False), (rank, d_out, bias)]
+        self.factors = [Factor(*shape, prior_scale_of(prior_scale, shape[0])) for shape in shapes]
         self.striped = structure in ("rows", "columns")
         self.pieces = {"rows": d_out, "columns": d_in + 1}.get(structure, 1)  # runs of the hypernetwork's output
         d_signal = (d_signal if condition == "input" else d_in) * (2 * self.frequencies + 1)

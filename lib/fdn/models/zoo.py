@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
 import itertools
 import threading
 from collections.abc import Callable
@@ -50,7 +52,6 @@ class At(NamedTuple):
     d_in: int
     d_out: int
     n_features: int  # width of the network's input
-    last: bool
     hyper: int  # widths of its hypernetwork and latent vector, 0 where the model has none
     latent: int
 
@@ -72,23 +73,14 @@ def _latent(at: At, p: Protocol) -> nn.Module:
 
 
 def _fdn(at: At, p: Protocol, condition: str) -> nn.Module:
-    options: dict[str, Any] = {
-        "init_sigma": p.init_sigma,
-        "activation": p.hyper_activation,
-        "frequencies": p.frequencies,
-    }
     arguments = at.d_in, at.d_out, at.hyper, condition, at.n_features, p.floor, p.prior_scale
+    given: dict[str, Any] = {"init_sigma": p.init_sigma, "activation": p.hyper_activation, "frequencies": p.frequencies}
     if (p.structure, p.rank, p.residual) == ("full", None, False):
-        return FDNLinear(*arguments, **options)
-    return StructuredFDNLinear(*arguments, structure=p.structure, rank=p.rank, residual=p.residual, **options)
+        return FDNLinear(*arguments, **given)
+    return StructuredFDNLinear(*arguments, structure=p.structure, rank=p.rank, residual=p.residual, **given)
 
 
-def _ic(at: At, p: Protocol) -> nn.Module:
-    return _fdn(at, p, "input")
-
-
-def _lp(at: At, p: Protocol) -> nn.Module:
-    return _fdn(at, p, "layer")
+_ic, _lp = (functools.partial(_fdn, condition=condition) for condition in ("input", "layer"))
 
 
 @dataclass(frozen=True)
@@ -175,20 +167,18 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
     """
     widths = [n_features, *spec.hidden, n_outputs]
     own = spec.hyper or 0, spec.latent or 0
-    places = [At(a, b, n_features, i == len(spec.hidden), *own) for i, (a, b) in enumerate(itertools.pairwise(widths))]
-    layers: list[Any] = [MODELS[spec.name].layer(at, protocol) for at in places]
+    model, places = MODELS[spec.name], [At(*pair, n_features, *own) for pair in itertools.pairwise(widths)]
+    layers: list[Any] = [model.layer(at, protocol) for at in places]
     if protocol.shared_hypernet and spec.name in FDN_MODELS:
         if any(layer.condition != "input" for layer in layers):
             raise UserError(f"{spec.name} cannot share a hypernetwork: its layers see signals of different widths")
         for layer in layers[1:]:
             layer.hypernet.hidden = layers[0].hypernet.hidden
     kl_weights = [protocol.layer_beta ** (i / max(1, len(layers) - 1)) for i in range(len(layers))]
-    options: dict[str, Any] = {"kl_weights": kl_weights, "temperature": protocol.temperature}
-    if protocol.likelihood == "learned":
-        options["noise_rho"] = NOISE_RHO
-    if MODELS[spec.name].drops:
-        return Network(layers, protocol.dropout, predict_with_dropout=True, **options)
-    return Network(layers, protocol.ensemble_dropout if spec.name in ENSEMBLES and spec.members > 1 else 0.0, **options)
+    of_members = protocol.ensemble_dropout if model.ensemble and spec.members > 1 else 0.0
+    noise_rho = NOISE_RHO if protocol.likelihood == "learned" else None
+    dropout = protocol.dropout if model.drops else of_members
+    return Network(layers, dropout, model.drops, kl_weights, protocol.temperature, noise_rho)
 
 
 _ONE_AT_A_TIME = threading.Lock()  # PyTorch draws the weights of all threads from one generator
@@ -240,13 +230,9 @@ def solve_widths(spec: ModelSpec, n_features: int, budget: int, protocol: Protoc
 
     hypers = [None] if spec.hyper is None else range(spec.hyper, 0, -1)
     for hyper in hypers:
-        low, high = 1, 1
-        while counted(high, hyper)[0] < budget:
-            low, high = high, 2 * high
-        while high - low > 1:  # the count grows with the hidden width
-            middle = (low + high) // 2
-            low, high = (middle, high) if counted(middle, hyper)[0] < budget else (low, middle)
-        count, best = min((counted(h, hyper) for h in (low, high)), key=lambda c: abs(c[0] - budget))
+        widths = range(1, budget + 1)  # the count grows with the width, and is at least as large
+        i = bisect.bisect_left(widths, budget, key=lambda hidden: counted(hidden, hyper)[0])  # the first that reaches P
+        count, best = min((counted(h, hyper) for h in widths[max(0, i - 1) : i + 1]), key=lambda c: abs(c[0] - budget))
         if abs(count - budget) <= protocol.budget_tolerance * budget:
             return best
     raise UserError(

@@ -53,12 +53,10 @@ def to_fdn(
     """
     checked("init", init, Literal["pretrained", "fresh"]), checked("freeze", freeze, Literal["others"] | None)
     model = model if inplace else copy.deepcopy(model)
-    names = _linear_layers(model, [layers] if isinstance(layers, str) else layers)
-    linears = {name: model.get_submodule(name) for name in names}  # one module may have several names
-    layers_of = {id(linear): _fdn_layer(linear, init, options) for linear in linears.values()}
-    made = {name: layers_of[id(linear)] for name, linear in linears.items()}
-    for name, layer in made.items():
-        layer.train(model.training)
+    linears = _linear_layers(model, layers)
+    made = {linear: _fdn_layer(linear, init, options) for linear in linears.values()}
+    for name, linear in linears.items():
+        layer = made[linear].train(model.training)
         if name == "":
             model = layer
             break
@@ -68,33 +66,37 @@ def to_fdn(
         if isinstance(owner, nn.TransformerEncoderLayer):
             owner.activation_relu_or_gelu = 0  # its fused path in eval mode reads weights and would pass the layer by
     if freeze == "others":
-        kept = _hypernetworks(model)  # with those of an earlier call
-        for parameter in model.parameters():
-            parameter.requires_grad_(parameter.requires_grad and id(parameter) in kept)
+        for parameter in set(model.parameters()) - _generated(model):
+            parameter.requires_grad_(False)
     return model
 
 
-def _hypernetworks(model: nn.Module) -> set[int]:
-    """Ids of the parameters of FDN layers, but for a residual layer's ordinary weights."""
+def _outside(model: nn.Module) -> dict[str, Any]:
+    """The modules that are not in an FDN layer, by every name they have."""
+    inside = {m for layer in model.modules() if isinstance(layer, FDNLinear) for m in layer.modules()}
+    return {name: m for name, m in model.named_modules(remove_duplicate=False) if m not in inside}
+
+
+def _generated(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters of FDN layers, but for a residual layer's ordinary weights."""
     fdn = [layer for layer in model.modules() if isinstance(layer, FDNLinear)]
-    return {id(p) for layer in fdn for name, p in layer.named_parameters() if ".base." not in name}
+    return {p for layer in fdn for name, p in layer.named_parameters() if ".base." not in name}
 
 
-def _linear_layers(model: nn.Module, patterns: Sequence[str] | None) -> list[str]:
-    inside = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, FDNLinear))
-    named = model.named_modules(remove_duplicate=False)
-    found = [name for name, module in named if type(module) is nn.Linear and not name.startswith(inside)]
-    patterns = ["*"] if patterns is None else patterns
+def _linear_layers(model: nn.Module, layers: str | Sequence[str] | None) -> dict[str, nn.Linear]:
+    """Those that are named, by every name they have."""
+    found = {name: m for name, m in _outside(model).items() if type(m) is nn.Linear}
+    patterns = ["*"] if layers is None else [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(p, str) for p in patterns):
         raise UserError(f"layers is {patterns!r}; expected names of the model's layers, such as '4' or 'head'")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in found):
             known = ", ".join(map(repr, found)) or "none"
             raise UserError(f"the model has no nn.Linear named {pattern!r}; it has {known}")
-    return [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return {name: m for name, m in found.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 
-def _fdn_layer(linear: Any, init: str, options: dict[str, Any]) -> FDNLinear:
+def _fdn_layer(linear: nn.Linear, init: str, options: dict[str, Any]) -> FDNLinear:
     weight, bias = linear.weight, linear.bias
     layer = FDNLinear(linear.in_features, linear.out_features, bias is not None, **options)
     layer = layer.to(device=weight.device, dtype=weight.dtype)
@@ -115,25 +117,18 @@ def costs(model: nn.Module) -> list[Cost]:
     Cost(name='0', parameters=40, plain_parameters=5, products=32, plain_products=4)
     """
     rows: list[Cost] = []
-    seen: set[int] = set()
-    for name, module in model.named_modules():
-        if not isinstance(module, FDNLinear):
-            continue
-        own = {id(p): p.numel() for p in module.parameters() if id(p) not in seen}
-        seen |= own.keys()
-        d_in, d_out, with_bias = module.in_features, module.out_features, module.bias
-        plain = d_out * (d_in + with_bias)
-        rows.append(Cost(name, sum(own.values()), plain, sum(multiply_accumulates(module.posterior)), d_in * d_out))
-    inside = {id(m) for fdn in model.modules() if isinstance(fdn, FDNLinear) for m in fdn.modules()}
-    others = [m for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in inside]
-    products = sum(m.in_features * m.out_features for m in others)
-    parameters = sum(p.numel() for p in model.parameters())
-    rest = parameters - sum(row.parameters for row in rows)
-    total = Cost(
-        "whole model", parameters, rest + sum(row.plain_parameters for row in rows),
-        products + sum(row.products for row in rows), products + sum(row.plain_products for row in rows),
-    )  # fmt: skip
-    return [*rows, total]
+    seen: set[nn.Parameter] = set()
+    for name, layer in model.named_modules():
+        if isinstance(layer, FDNLinear):
+            own = set(layer.parameters()) - seen
+            seen |= own
+            d_in, d_out, products = layer.in_features, layer.out_features, sum(multiply_accumulates(layer.posterior))
+            rows.append(Cost(name, sum(p.numel() for p in own), d_out * (d_in + layer.bias), products, d_in * d_out))
+    rest = sum(p.numel() for p in set(model.parameters()) - seen)
+    linears = {m for m in _outside(model).values() if isinstance(m, nn.Linear)}
+    products = sum(m.in_features * m.out_features for m in linears)
+    columns = zip(*(row[1:] for row in rows), (rest, rest, products, products))
+    return [*rows, Cost("whole model", *map(sum, columns))]
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -147,9 +142,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     [(2, 0.01), (4, 0.0)]
     """
     weight_decay = checked("weight_decay", weight_decay, NonNegative)
-    made = _hypernetworks(model)
-    trained = [p for p in model.parameters() if p.requires_grad]
+    generated, trained = _generated(model), [p for p in model.parameters() if p.requires_grad]
     return [
-        {"params": [p for p in trained if id(p) not in made], "weight_decay": weight_decay},
-        {"params": [p for p in trained if id(p) in made], "weight_decay": 0.0},
+        {"params": [p for p in trained if p not in generated], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p in generated], "weight_decay": 0.0},
     ]

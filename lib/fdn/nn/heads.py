@@ -12,14 +12,9 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 from fdn.errors import UserError
 from fdn.settings import Count, NonNegative, checked
 
-Covariance = Literal["fixed", "isotropic", "diagonal", "full"]
-
 
 class Predictive(NamedTuple):
-    """Mean and covariance of p(y | x), a mixture over K draws, in the units of y; see :meth:`GaussianHead.predictive`.
-
-    Source: paper, appendix D, "Predictive variance decomposition".
-    """
+    """Mean and covariance of p(y | x), a mixture over K draws, in the units of y: :meth:`GaussianHead.predictive`."""
 
     mean: Tensor  # (..., B, d_y)
     aleatoric: Tensor  # (..., B, d_y, d_y), mean of the likelihood's covariance
@@ -72,33 +67,25 @@ class GaussianHead(nn.Module):
         log_variance_range: tuple[float, float] | None = None, rho_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.n_targets = checked("n_targets", n_targets, Count)
-        self.covariance = checked("covariance", covariance, Covariance)
+        d = self.n_targets = checked("n_targets", n_targets, Count)
+        self.covariance = checked("covariance", covariance, Literal["fixed", "isotropic", "diagonal", "full"])
         self.floor, self.rho_decay = checked("floor", floor, NonNegative), checked("rho_decay", rho_decay, NonNegative)
         self.log_variance_range = log_variance_range
         if log_variance_range is not None and not log_variance_range[0] < log_variance_range[1]:
             raise UserError(f"log_variance_range is {log_variance_range}; expected (low, high)")
-        d = self.n_targets
         self.n_rho = {"fixed": 0, "isotropic": 1}.get(self.covariance, d)
         self.n_outputs = d + self.n_rho + (d * (d - 1) // 2 if self.covariance == "full" else 0)
         if self.covariance == "fixed":
             variance = torch.as_tensor(variance, dtype=torch.get_default_dtype())
             if variance.shape not in ((), (d,), (d, d)):
                 raise UserError(f"variance has shape {tuple(variance.shape)}; expected a number, ({d},) or ({d}, {d})")
-            matrix = variance if variance.dim() == 2 else (variance * torch.ones(d)).diag()
-            root, failed = torch.linalg.cholesky_ex(matrix)
+            root, failed = torch.linalg.cholesky_ex(variance if variance.dim() == 2 else variance.expand(d).diag())
             if failed:
                 raise UserError("variance is not positive definite")
             self.register_buffer("root", root, persistent=False)
 
     def _rho(self, output: Tensor) -> Tensor:
         return output[..., self.n_targets : self.n_targets + self.n_rho]
-
-    def _sigma(self, output: Tensor) -> Tensor:
-        sigma = self.floor + F.softplus(self._rho(output))
-        if self.log_variance_range is not None:
-            sigma = (2 * sigma.log()).clamp(*self.log_variance_range).mul(0.5).exp()
-        return sigma  # (..., 1 or d_y)
 
     def forward(self, output: Tensor) -> Distribution:
         """The likelihood at outputs ``(..., D_y)``: a distribution over ``(d_y,)`` of batch shape ``(...)``.
@@ -112,7 +99,10 @@ class GaussianHead(nn.Module):
         mean = output[..., :d]
         if self.covariance == "fixed":
             return MultivariateNormal(mean, scale_tril=self.root.to(output), validate_args=False)
-        sigma = self._sigma(output).expand_as(mean)
+        sigma = self.floor + F.softplus(self._rho(output))  # (..., 1 or d_y)
+        if self.log_variance_range is not None:
+            sigma = (2 * sigma.log()).clamp(*self.log_variance_range).mul(0.5).exp()
+        sigma = sigma.expand_as(mean)
         if self.covariance != "full":
             return Independent(Normal(mean, sigma, validate_args=False), 1, validate_args=False)
         below = torch.tril_indices(d, d, -1, device=output.device)

@@ -65,20 +65,21 @@ class FDNLinear(nn.Module):
         if input_features is not None and condition != "input":
             raise UserError(f"input_features is {input_features}; it goes with condition='input' alone")
         input_features = d_in if input_features is None else checked("input_features", input_features, Count)
-        signal_features = condition if isinstance(condition, int) else d_in if condition == "layer" else input_features
-        self.condition, self.signal_features = condition, signal_features
-        n_seen = signal_features * (2 * checked("frequencies", frequencies, Whole) + 1)
+        self.condition = condition
+        self.signal_features = condition if isinstance(condition, int) else input_features
+        n_seen = self.signal_features * (2 * checked("frequencies", frequencies, Whole) + 1)
         if not isinstance(hyper, nn.Module):
             hyper = checked("hyper", hyper, Count)
         elif getattr(hyper, "in_features", None) != n_seen:
             raise UserError(f"hyper is {hyper}; expected a width, or an nn.Linear of the signal's {n_seen} features")
-        arguments = d_in, d_out, hyper, "layer" if condition == "layer" else "input", signal_features, floor
+        signal = "layer" if condition == "layer" else "input"
+        arguments = d_in, d_out, hyper, signal, self.signal_features, floor, prior_scale
         options: dict[str, Any] = {"init_sigma": init_sigma, "activation": activation, "frequencies": frequencies}
         if (structure, rank, residual, bias) == ("full", None, False, True):
-            self.posterior: Any = Full(*arguments, prior_scale, **options)
+            self.posterior: Any = Full(*arguments, **options)
         else:
             options |= {"structure": structure, "rank": rank, "residual": residual, "bias": bias}
-            self.posterior = StructuredFDNLinear(*arguments, prior_scale, **options)
+            self.posterior = StructuredFDNLinear(*arguments, **options)
         self.to(device=device, dtype=dtype)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:

@@ -10,34 +10,35 @@ import copy
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from fdn.errors import UserError
 from fdn.models.posteriors import noise_shape
 from fdn.settings import Count, NonNegative, checked
 from fdn_kernels.registered import standard_normal
 
-ROWS = 1 << 16  # of inputs that sample() runs at once, unless told otherwise
 Noise = Literal["local", "shared", "independent", "none"]
-KL = Literal["analytic", "sampled", "none"]
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.run: Pass | None = None
+
+
+_here = _Here()
 
 
 class Pass:
-    """What one call of :func:`forward` or :func:`sample` carries from layer to layer.
+    """What one call of :func:`forward` or :func:`sample`, or a plain call of a layer (without x), carries along.
 
-    Args:
-        x: the network's input, B examples; None in a plain call of a layer.
-        draws: K, where examples are repeated K times along the first axis; None without a draw axis.
-        noise, kl: as in :func:`forward`.
-        source: of the noise: a generator, a Philox seed ``()`` (with ``first`` as the first draw's number), or None for
-            PyTorch's global state.
-        temperature: factor of the noise.
+    The source of the noise is a generator, a Philox seed ``()`` (with ``first`` as the first draw's number), or None
+    for PyTorch's global state.
     """
 
     def __init__(
@@ -45,18 +46,20 @@ class Pass:
         source: Generator | Tensor | None = None, first: int = 0, temperature: float = 1.0,
     ) -> None:  # fmt: skip
         self.x, self.draws, self.noise, self.kl = x, draws, noise, kl
-        self.examples = 0 if x is None else _count(x)  # B
+        self.examples = 0 if x is None else len(_first(x))  # B
         self.source, self.first, self.temperature = source, first, temperature
         self.terms: list[Tensor] = []  # of each layer, (K or 1, B)
         self.requests = 0
         self.with_grad = torch.is_grad_enabled()
 
-    def rows(self, x: Tensor, width: int) -> Tensor:
-        """A layer's input as ``(K, rows, width)``.
+    def __enter__(self) -> None:
+        self.before, _here.run = _here.run, self
 
-        Raises:
-            ValueError: for another width, or where repeated examples are not the first axis.
-        """
+    def __exit__(self, *_: object) -> None:
+        _here.run = self.before
+
+    def rows(self, x: Tensor, width: int) -> Tensor:
+        """A layer's input as ``(K, rows, width)``."""
         k = self.draws or 1
         if x.dim() < 1 or x.shape[-1] != width:
             raise ValueError(f"FDNLinear({width}, ...) takes inputs (..., {width}), not {tuple(x.shape)}")
@@ -71,9 +74,6 @@ class Pass:
         """The network's input as the signal of rows ``lead``, ``(1, rows, width)``: the same for every draw.
 
         Inputs of the same leading axes as the layer's are taken position by position; any other example is one vector.
-
-        Raises:
-            UserError: outside of :func:`forward` and :func:`sample`, or for an input that does not fit.
         """
         x, k = self.x, self.draws or 1
         if x is None:
@@ -110,10 +110,7 @@ class Pass:
         return eps if self.temperature == 1 else self.temperature * eps
 
     def record(self, term: Tensor | None, lead: torch.Size, trained: bool) -> None:
-        """Keep a layer's KL ``(k, rows)`` as ``(k, B)``, summed over the positions of an example.
-
-        Where examples are not the first axis each is given the mean.
-        """
+        """Keep a layer's KL ``(k, rows)`` as ``(k, B)``: a sum over positions, or a mean where examples are mixed."""
         if term is None:
             return
         if trained and self.with_grad and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
@@ -128,28 +125,16 @@ class Pass:
             self.terms.append((term.sum(-1, keepdim=True) / n).expand(-1, n))
 
 
-def _count(x: Any) -> int:
-    """B, the length of the first axis of a network's input."""
+def _first(x: Any) -> Tensor:
+    """The first tensor of a network's input, whose first axis is that of the B examples."""
     first = next((t for t in tree_leaves(x) if isinstance(t, Tensor)), None)
     if first is None or first.dim() == 0:
         raise UserError("the network's input holds no tensor (B, ...): examples are along the first axis")
-    return first.shape[0]
-
-
-class _Here(threading.local):
-    def __init__(self) -> None:
-        self.run: Pass | None = None
-
-
-_here = _Here()
+    return first
 
 
 def current() -> Pass:
-    """The pass of the calling thread; a fresh one, with local noise and no KL, for a layer called by itself.
-
-    Raises:
-        RuntimeError: for a layer that is run again in the backward pass without what it drew.
-    """
+    """The pass of the calling thread; a fresh one, with local noise and no KL, for a layer called by itself."""
     run = _here.run
     if run is not None:
         return run
@@ -163,20 +148,12 @@ def current() -> Pass:
 
 def _run(run: Pass, model: Callable[..., Any]) -> Any:
     """The model on the pass's input, for all its draws at once, ``(K, B, ...)``."""
-    k, x, before = run.draws, run.x, _here.run
+    k, x = run.draws, run.x
     if k is not None:
-        x = _map(lambda t: t.expand(k, *t.shape).flatten(0, 1), x)  # (K B, ...)
-    _here.run = run
-    try:
+        x = tree_map_only(Tensor, lambda t: t.expand(k, *t.shape).flatten(0, 1), x)  # (K B, ...)
+    with run:
         output = model(x)
-    finally:
-        _here.run = before
-    return output if k is None else _map(lambda t: t.unflatten(0, (k, t.shape[0] // k)), output)
-
-
-def _map(f: Callable[[Tensor], Tensor], values: Any, *others: Any) -> Any:
-    """f of every tensor in nested containers; what is none stays."""
-    return tree_map(lambda value, *rest: f(value, *rest) if isinstance(value, Tensor) else value, values, *others)
+    return output if k is None else tree_map_only(Tensor, lambda t: t.unflatten(0, (k, t.shape[0] // k)), output)
 
 
 def forward(
@@ -215,14 +192,14 @@ def forward(
     (torch.Size([8, 2]), torch.Size([8]))
     """
     if not torch.compiler.is_compiling():
-        checked("noise", noise, Noise), checked("kl", kl, KL), checked("draws", draws, Count | None)
-        checked("generator", generator, Generator | None)
+        checked("noise", noise, Noise), checked("kl", kl, Literal["analytic", "sampled", "none"])
+        checked("draws", draws, Count | None), checked("generator", generator, Generator | None)
     run = Pass(x, draws, noise, kl, generator)
     output = _run(run, model)
     if not run.terms:
         if isinstance(model, nn.Module) and kl != "none" and any(hasattr(m, "posterior") for m in model.modules()):
             raise RuntimeError("no FDN layer of the model ran in this pass: in another thread, or not at all?")
-        run.terms.append(torch.zeros(1, run.examples, device=tree_leaves(x)[0].device))
+        run.terms.append(torch.zeros(1, run.examples, device=_first(x).device))
     terms = [term.expand(draws or 1, -1) for term in run.terms]
     total = torch.stack(terms, -1) if per_layer else functools.reduce(torch.add, terms)
     return output, total if draws is not None else total.squeeze(0)
@@ -258,13 +235,14 @@ def sample(
     """
     draws, temperature = checked("draws", draws, Count), checked("temperature", temperature, NonNegative)
     checked("generator", generator, Generator | None)
-    many = max(1, ROWS // max(1, _count(x)))
-    chunk = min(draws, many) if chunk is None else checked("chunk", chunk, Count)
+    at_once = max(1, 65_536 // max(1, len(_first(x))))
+    chunk = min(draws, at_once) if chunk is None else checked("chunk", chunk, Count)
     on = "cpu" if generator is None else generator.device
     seed = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=on)
     noise = "shared" if shared else "local"
     runs = [Pass(x, min(chunk, draws - k), noise, "none", seed, k, temperature) for k in range(0, draws, chunk)]
-    return _map(lambda *parts: torch.cat(parts), *[_run(run, model) for run in runs])  # (K, B, ...)
+    outputs = [_run(run, model) for run in runs]
+    return tree_map(lambda *parts: torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs)
 
 
 def checkpoint_contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
@@ -279,24 +257,8 @@ def checkpoint_contexts() -> tuple[AbstractContextManager, AbstractContextManage
     >>> output, kl = forward(lambda x: torch.utils.checkpoint.checkpoint(layer, x, **options), x)
     >>> kl.sum().backward()
     """
-    run = _here.run
-    if run is None:
-        return nullcontext(), _again(Pass())
-    run = copy.copy(run)
+    run = copy.copy(_here.run or Pass())
+    run.terms = []  # which nobody reads
     if isinstance(run.source, Generator):
         run.source = run.source.clone_state()
-    return nullcontext(), _again(run)
-
-
-@contextmanager
-def _again(run: Pass) -> Iterator[None]:
-    """A pass like ``run``, whose KL terms nobody reads."""
-    run = copy.copy(run)
-    run.terms = []
-    if isinstance(run.source, Generator):
-        run.source = run.source.clone_state()
-    before, _here.run = _here.run, run
-    try:
-        yield
-    finally:
-        _here.run = before
+    return nullcontext(), run

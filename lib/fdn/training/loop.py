@@ -174,11 +174,8 @@ def _step(
 
 def _checked_likelihood(spec: object, dataset: object, protocol: Protocol, likelihood: object) -> Likelihood:
     """The likelihood, by default the protocol's; UserError for an argument of :func:`fit` of another type."""
-    for name, value, cls in (
-        ("spec", spec, ModelSpec),
-        ("dataset", dataset, Dataset),
-        ("protocol", protocol, Protocol),
-    ):
+    given = {"spec": (spec, ModelSpec), "dataset": (dataset, Dataset), "protocol": (protocol, Protocol)}
+    for name, (value, cls) in given.items():
         if not isinstance(value, cls):
             raise UserError(f"{name} is {reprlib.repr(value)}; expected a {cls.__name__} of {cls.__module__}")
     likelihood = LIKELIHOODS[protocol.likelihood](protocol) if likelihood is None else likelihood
@@ -289,9 +286,7 @@ def fit(
                     running[r] &= p.patience is None or epoch - best_epoch[r] < p.patience
         if not running.any():
             break
-    factors = np.ones(len(seeds))
-    if p.fit_noise:
-        factors = _noise_factors(stack, spec, p, likelihood, dataset.name, seeds, kept, x_val, y_val)
+    factors = _noise_factors(stack, spec, p, likelihood, dataset, seeds, kept)
     return Fit(
         spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, factors,
         seconds,
@@ -306,13 +301,16 @@ def _epochs(spec: ModelSpec, protocol: Protocol, n: int) -> int:
 
 
 def _noise_factors(
-    stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, dataset: str, seeds: Sequence[int],
-    rows: Tensor, x_val: Tensor, y_val: Tensor,
+    stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, dataset: Dataset, seeds: Sequence[int],
+    rows: Tensor,
 ) -> np.ndarray:  # fmt: skip
-    """Of every seed, ``(R,)``."""
+    """Of every seed, ``(R,)``: fitted to the validation points where the protocol asks for it, else 1."""
+    if not protocol.fit_noise:
+        return np.ones(len(seeds))
+    _, _, x_val, y_val = _training_data(dataset, rows.dtype, rows.device)
     found = []
     for seed, row in zip(seeds, rows):
-        streams = _streams(dataset, spec, seed, "validate", protocol)
+        streams = _streams(dataset.name, spec, seed, "validate", protocol)
         prediction = _predict(stack, spec, protocol, likelihood, row, x_val, streams, protocol.eval_draws)
         found.append(prediction.noise_factor(y_val))
     return np.array(found)
@@ -335,27 +333,12 @@ def restore(
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
-    if noise_factor is None and not protocol.fit_noise:
-        noise_factor = np.ones(len(seeds))
-    elif noise_factor is None:
-        _, _, x_val, y_val = _training_data(dataset, stack.flat.dtype, stack.flat.device)
-        noise_factor = _noise_factors(stack, spec, protocol, likelihood, dataset.name, seeds, stack.flat, x_val, y_val)
+    if noise_factor is None:
+        noise_factor = _noise_factors(stack, spec, protocol, likelihood, dataset, seeds, stack.flat)
     finite, epochs = np.isfinite(scores), np.arange(scores.shape[1]) + 1
     if protocol.keep == "last":
         best_epoch = np.where(finite, epochs, 0).max(axis=1)
     else:
         best_epoch = np.where(finite.any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)
-    return Fit(
-        spec,
-        protocol,
-        dataset.name,
-        dataset.feature_names,
-        tuple(seeds),
-        likelihood,
-        stack,
-        stack.flat,
-        best_epoch,
-        scores,
-        noise_factor,
-        {},
-    )
+    what = spec, protocol, dataset.name, dataset.feature_names, tuple(seeds), likelihood
+    return Fit(*what, stack, stack.flat, best_epoch, scores, noise_factor, seconds={})

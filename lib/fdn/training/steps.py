@@ -105,14 +105,8 @@ class ReplayedStep:
         held.beta.copy_(beta) if isinstance(beta, Tensor) else held.beta.fill_(beta)
         if isinstance(held.rate, Tensor):
             held.rate.fill_(rate)
-        pairs = [
-            (held.x, x),
-            (held.y, y),
-            (held.weight, weight),
-            *zip(held.noise.eps, noise.eps),
-            *zip(held.noise.masks, noise.masks),
-        ]
-        for buffer, t in pairs:
+        buffers = held.x, held.y, held.weight, *held.noise.eps, *held.noise.masks
+        for buffer, t in zip(buffers, (x, y, weight, *noise.eps, *noise.masks)):
             if t is not None:
                 buffer.copy_(staged(t, self.device), non_blocking=True)
         if self._stream is None:
