@@ -303,6 +303,11 @@ def numerics_of(folder: Path) -> int | None:
     return content and content["numerics"]
 
 
+def merged_sidecars(folder: Path, out: Path) -> list[dict]:
+    """The blocks of a folder, if it is of these numerics, and after them those of a results folder."""
+    return [*(read_sidecars(folder) if numerics_of(folder) == NUMERICS else []), *read_sidecars(out)]
+
+
 def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
     """All blocks in one file, ``sidecar.json``, sorted, each environment once.
 

@@ -14,14 +14,14 @@ from fdn.models import BASELINE, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED
 from fdn.report import findings, published
 from fdn.report.tables import DASH
-from fdn.runs import extras, results
+from fdn.runs import extras, groups, results
 from fdn.runs.extras import EXTRAS, Extra
 from fdn.typesetting import Table
 
 
 def write(out: Path, folder: Path | None = None) -> list[Path]:
-    """Write what :func:`fdn.runs.extras.collect` gathers from a results folder, and the page; return their paths."""
-    return [*extras.collect(out, folder), update(folder)]
+    """Keep the extras' cells of a results folder, by default in ``data/extras``, and write the page; the paths."""
+    return [*groups.collect(EXTRAS, out, paths.EXTRAS if folder is None else folder), update(folder)]
 
 
 def update(folder: Path | None = None) -> Path:
