@@ -10,9 +10,11 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from itertools import zip_longest
 from pathlib import Path
+from unittest.mock import patch
 
 import jupytext
 import nbformat
@@ -188,10 +190,8 @@ def check_pairs(folder: Path) -> list[Path]:
         script = path.with_suffix(".py")
         if not script.exists():
             raise UserError(f"{path.name} has no {script.name} beside it; `jupytext --to py:percent {path}` writes it")
-        pair = [_cells(nbformat.read(path, as_version=4)), _cells(jupytext.read(script))]
-        if pair[0] != pair[1]:
-            same = [a == b for a, b in zip(*pair)]
-            number = same.index(False) + 1 if False in same else len(same) + 1
+        pairs = zip_longest(_cells(nbformat.read(path, as_version=4)), _cells(jupytext.read(script)))
+        if number := next((number for number, (a, b) in enumerate(pairs, 1) if a != b), None):
             raise UserError(
                 f"{path.name} and {script.name} differ from cell {number} on; carry the change over with "
                 f"`jupytext --to notebook --update {script}` or `jupytext --to py:percent {path}`"
@@ -203,15 +203,7 @@ def _cells(notebook: NotebookNode) -> list[tuple[str, str, list[str]]]:
     return [(cell.cell_type, cell.source.strip(), cell.metadata.get("tags", [])) for cell in notebook.cells]
 
 
-@contextmanager
-def _own_kernels() -> Iterator[None]:
-    before = os.environ.get("JUPYTER_PATH")
-    own = str(Path(sys.prefix) / "share" / "jupyter")
-    os.environ["JUPYTER_PATH"] = own if before is None else os.pathsep.join((own, before))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["JUPYTER_PATH"]
-        else:
-            os.environ["JUPYTER_PATH"] = before
+def _own_kernels() -> AbstractContextManager:
+    """The environment in which Jupyter looks first for kernels of this interpreter."""
+    places = [str(Path(sys.prefix) / "share" / "jupyter"), os.environ.get("JUPYTER_PATH")]
+    return patch.dict(os.environ, JUPYTER_PATH=os.pathsep.join(filter(None, places)))
