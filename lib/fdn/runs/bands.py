@@ -125,11 +125,7 @@ def _along(dataset: Dataset, values: dict[str, np.ndarray]) -> Curve:
     distinct = np.unique(z)
     groups = np.array_split(distinct, min(len(distinct), MOST_PLACES))
     which = np.searchsorted([group[-1] for group in groups], z)  # (N,)
-    sizes = np.bincount(which)
-
-    def mean(value: np.ndarray) -> np.ndarray:
-        return np.bincount(which, weights=value) / sizes
-
+    mean = lambda value: np.bincount(which, weights=value) / np.bincount(which)
     return {(name, ""): (mean(z), mean(value)) for name, value in values.items()}
 
 

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -351,8 +352,6 @@ def _commit() -> str | None:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    text = info.read_text(encoding="utf-8") if info.exists() else ""
+    named = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or "unknown"

@@ -109,10 +109,8 @@ def _initialisation(metrics: pd.DataFrame, label: str) -> str:
     if not len(counts):
         return "Not computed."
     columns = [name for name in PAPER_DATASETS if name in counts]
-    rows = [
-        (model, *(DASH if pd.isna(counts.at[model, name]) else str(int(counts.at[model, name])) for name in columns))
-        for model in PAPER_MODELS if model in counts.index
-    ]  # fmt: skip
+    counts = counts.loc[[model for model in PAPER_MODELS if model in counts.index], columns]
+    rows = [(model, *(DASH if pd.isna(n) else f"{n:.0f}" for n in cells)) for model, *cells in counts.itertuples()]
     total = published.score(comparison).iloc[-1]
     caption = (
         "Of 7 numbers each. All runs start from `torch.manual_seed(published seed)` in float64 (an ensemble's "
