@@ -153,7 +153,7 @@ def test_claims_page_has_every_statement_once_with_its_verdict_first_and_a_link_
     rows = re.findall(r'<tr id="([a-z0-9-]+)" class="(\w+)"><td>([^<]+)</td><td>(.*)</td></tr>', page)
     assert [row[0] for row in rows] == [one.anchor for one in found] and len({row[0] for row in rows}) == len(rows)
     for (anchor, tone, verdict, body), one in zip(rows, found, strict=True):
-        assert (verdict, tone) == (one.verdict, claims.TONES[one.verdict])
+        assert (verdict, tone) == (one.verdict, markup.TONES[one.verdict])
         assert f'href="#{anchor}"' in body and one.words in html.unescape(body)
         assert body.count("<li ") == len(one.parts)
     counts = claims.counts(found)
