@@ -55,8 +55,10 @@ def results_block(metrics: pd.DataFrame, numbers: pd.DataFrame, judged: str) -> 
         "bands overlap, nothing is ranked). Real sets in units of the target's variance over the training rows.",
         "",
         *_table(("model", *DATASETS), errors),
+        "",
+        f"And the paper's sentences: {judged}",
     ]
-    return "\n".join([*lines, "", f"And the paper's sentences: {judged}"] if judged else lines)
+    return "\n".join(lines)
 
 
 def _reached(score: pd.DataFrame, model: str) -> str:
@@ -79,8 +81,8 @@ def summary_block(metrics: pd.DataFrame, numbers: pd.DataFrame, judged: str) -> 
         rows.append((model, *cells, DASH if model == BASELINE else _reached(score, model)))
     lines = [
         f"**{inside} of {compared} published numbers lie in the range of our seeds** (by chance "
-        f"{total['expected_minmax'] * compared:.0f} would; seeds: {comparison.seed_counts(numbers)})."
-        + (f" The paper's sentences: {judged}" if judged else ""),
+        f"{total['expected_minmax'] * compared:.0f} would; seeds: {comparison.seed_counts(numbers)}). The paper's "
+        f"sentences: {judged}",
         "",
         "Squared error of the predictive mean inside the training range, median over seeds; TrainingMean predicts the "
         "mean of the training targets:",
@@ -100,10 +102,9 @@ def update(root: Path | None = None) -> None:
         UserError: if one has lost its markers.
     """
     metrics = published.rows_of(extras.read(paths.COMMITTED_RESULTS), protocol=PUBLISHED.label)
-    numbers, judged = published.compare(metrics), ""
-    if (table := paths.CLAIMS / "claims.csv").exists():
-        found = pd.read_csv(table, keep_default_na=False).itertuples()
-        judged = f"{claims.summary(found)} ([data/claims](data/claims/README.md))."
+    numbers = published.compare(metrics)
+    found = pd.read_csv(paths.CLAIMS / "claims.csv", keep_default_na=False).itertuples()
+    judged = f"{claims.summary(found)} ([data/claims](data/claims/README.md))."
     full = results_block(metrics, numbers, judged).replace("](data/", "](../data/")
     for name, block in (("README.md", summary_block(metrics, numbers, judged)), ("docs/results.md", full)):
         _write((paths.ROOT if root is None else root) / name, block)
