@@ -137,7 +137,7 @@ def test_the_front_page_takes_its_answers_from_the_readme_and_its_counts_from_th
 
 def test_the_front_page_says_what_is_known_of_the_numbers_outside_and_how_fast_the_op_is(tmp_path):
     site = Site.of(paths.COMMITTED_RESULTS, tmp_path)
-    pages._index(site, claims.statements(), documents=[], notebooks=[], explored=False, guides=[])
+    pages._index(site, claims.statements(), documents=[], notebooks=[], guides=[])
     page = text_of(tmp_path, "index.md")
     reasons = misses(site.comparison)["reason"]
     kinds = [reasons.str.startswith(words) for words in ("Open: ", "One of the eight that lie outside, where chance")]

@@ -62,9 +62,7 @@ def _numbers(part: tuple) -> str:
 
 
 def statements() -> list[Statement]:
-    """Every statement of ``claims.csv``, in its order; none if the file is not there."""
-    if not (paths.CLAIMS / "claims.csv").exists():
-        return []
+    """Every statement of ``claims.csv``, in its order."""
     found = pd.read_csv(paths.CLAIMS / "claims.csv", keep_default_na=False).itertuples(index=False)
     out, used = [], Counter()
     for number, ((section, words, criterion), group) in enumerate(by_statement(found).items(), 1):

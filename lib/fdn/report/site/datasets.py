@@ -107,14 +107,11 @@ def _dataset(site: Site, name: str, found: list[claims.Statement], drawn: set[st
     )  # fmt: skip
 
 
-def _split(name: str) -> dict[str, str] | None:
+def _split(name: str) -> dict[str, str]:
     """Sizes of a data set's parts, from the committed table of them."""
     table = paths.COMMITTED_RESULTS / "tables" / "splits.csv"
-    if not table.exists():
-        return None
     names = ("name", "inputs", "feature", "train", "validation", "validation_id", "test", "id", "ood", "total")
-    rows = pd.read_csv(table, names=names, header=0, dtype=str).to_dict("records")
-    return next((row for row in rows if row["name"] == name), None)
+    return pd.read_csv(table, names=names, header=0, dtype=str, index_col="name").loc[name].to_dict()
 
 
 def _figures(site: Site) -> set[str]:

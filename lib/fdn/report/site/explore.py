@@ -27,11 +27,9 @@ FINE, COARSE, NEAR = 2, 10, 2.0  # every which test point is kept where abs(x) <
 DIGITS = 4
 
 
-def write(site: Site) -> bool:
-    """Write the page and the numbers it loads, if there are any; whether there are."""
-    files = [FOLDER / f"{task}.json" for task in TOY if (FOLDER / f"{task}.json").exists()]
-    if not files:
-        return False
+def write(site: Site) -> None:
+    """Write the page and the numbers it loads."""
+    files = [FOLDER / f"{task}.json" for task in TOY]
     (site.source / "explore").mkdir()
     shutil.copytree(FOLDER, site.source / "data" / "explore", dirs_exist_ok=True)
     for path in files:
@@ -40,8 +38,7 @@ def write(site: Site) -> bool:
         script.write_text(f"fdnExplore({json.dumps(path.stem)}, {text});\n", encoding="utf-8")
     seeds = sorted(map(int, json.loads(files[0].read_text(encoding="utf-8"))["models"][PAPER_MODELS[0]]))
     colours = {model: MODELS[model].style[0] for model in PAPER_MODELS}
-    site.render("explore.md", tasks=[path.stem for path in files], models=PAPER_MODELS, shown=seeds, colours=colours)
-    return True
+    site.render("explore.md", tasks=list(TOY), models=PAPER_MODELS, shown=seeds, colours=colours)
 
 
 def collect(out: Path, target: Path = FOLDER) -> list[Path]:

@@ -28,7 +28,7 @@ def write(site: Site) -> dict[str, list[str]]:
         "documents": sorted((paths.ROOT / "data").glob("*/README.md")),
         "guides": [*sorted((paths.ROOT / "docs").rglob("*.md")), *(paths.ROOT / name for name in PAGES)],
     }
-    written = {kind: [p.relative_to(paths.ROOT) for p in pages if p.exists()] for kind, pages in written.items()}
+    written = {kind: [page.relative_to(paths.ROOT) for page in pages] for kind, pages in written.items()}
     for name in written["documents"]:  # all pages before any link is looked up
         folder, without = name.parent, shutil.ignore_patterns("*.parquet")
         shutil.copytree(paths.ROOT / folder, site.source / folder, ignore=without, dirs_exist_ok=True)
@@ -82,6 +82,5 @@ def _anchor(notebook: Path, section: str) -> str:
 
 def passage(site: Site, name: str, pattern: str) -> str:
     """What a page of the repository says between two marks, so that it is said once; "" if it does not."""
-    path = paths.ROOT / name
-    found = re.search(pattern, path.read_text(encoding="utf-8"), re.DOTALL) if path.exists() else None
+    found = re.search(pattern, (paths.ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
     return linked(site, Path(name), found.group(1).strip()) if found else ""

@@ -40,16 +40,15 @@ def write(folder: Path, source: Path) -> None:
     site = Site.of(folder, source)
     found = claims.statements()
     datasets.write(site, found)
-    explored = explore.write(site)
+    explore.write(site)
     written = notebooks.write(site)
     copied = guides.write(site)
-    if found:
-        claims.write(site, found)
+    claims.write(site, found)
     _api(site)
     _provenance(site)
     site.render("start.md", here=experiment.environment(), citation=_citation())
     site.render("glossary.md", terms=TERMS)
-    _index(site, found, notebooks=written, explored=explored, **copied)
+    _index(site, found, notebooks=written, **copied)
 
 
 def modules() -> list[str]:
@@ -67,13 +66,13 @@ def _index(site: Site, found: list[claims.Statement], **pages: object) -> None:
             "findings": ("docs/score.md", guides.FINDINGS)}  # fmt: skip
     reasons = misses(site.comparison)["reason"]
     known = len(reasons) and (reasons != "").all()
-    op, gpu = paths.ROOT / "data" / "benchmark" / "op.csv", paths.ROOT / "data" / "gpu" / "README.md"
+    gpu = (paths.ROOT / "data" / "gpu" / "README.md").read_text(encoding="utf-8")
     site.render(
         "index.md", **{name: guides.passage(site, *where) for name, where in said.items()},
         counts=claims.counts(found), first=_first(site), n_statements=len(found),
-        on_gpu=gpu.exists() and "Not run yet" not in gpu.read_text(encoding="utf-8"),  # until `make gpu`
+        on_gpu="Not run yet" not in gpu,  # until `make gpu`
         n_open=reasons.str.startswith("Open").sum() if known else None,
-        op=pd.read_csv(op)["ratio"] if op.exists() else None,
+        op=pd.read_csv(paths.ROOT / "data" / "benchmark" / "op.csv")["ratio"],
         competitive=[one for one in found if "ID-competitive" in one.words], **pages,
     )  # fmt: skip
 
