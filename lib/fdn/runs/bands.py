@@ -63,9 +63,7 @@ def write(folder: Path, bands: pd.DataFrame) -> Path:
         new = pd.MultiIndex.from_frame(bands[key])
         bands = pd.concat([old[~pd.MultiIndex.from_frame(old[key]).isin(new)], bands])
     bands = bands.sort_values(["dataset", "model"], kind="stable").reset_index(drop=True)
-    with results.atomic(Path(folder) / FILE) as path:
-        path.write_bytes(bands.to_parquet(index=False))
-    return Path(folder) / FILE
+    return results.write(Path(folder) / FILE, bands.to_parquet(index=False))
 
 
 def compute(

@@ -28,7 +28,7 @@ from papermill.exceptions import PapermillExecutionError
 from fdn import paths
 from fdn.arguments import check_parameter, choose
 from fdn.errors import UserError
-from fdn.runs.results import atomic
+from fdn.runs import results
 
 KERNEL = "python3"
 RUN_TIMES = "run-times"  # tag of a cell that measures some
@@ -68,7 +68,7 @@ def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, obj
     if target.is_dir():
         raise UserError(f"{target} is a folder; name the file to write the notebook to, as {target / source.name}")
     unfinished = target.with_name(f"{target.stem}.failed.ipynb")
-    with atomic(unfinished):  # says clearly if the folder cannot be written
+    with results.atomic(unfinished):  # says clearly if the folder cannot be written
         pass
     unfinished.unlink()  # papermill's alone is success
     with _own_kernels():
@@ -128,8 +128,7 @@ def write_report(source: Path, target: Path, parameters: Mapping[str, object], t
     notebook.cells = [cell for cell in notebook.cells if NOT_REPORTED not in cell.metadata.get("tags", [])]
     hidden = dict.fromkeys(("exclude_input", "exclude_output_prompt", "exclude_anchor_links"), True)
     body, _ = HTMLExporter(template_name="basic", **hidden).from_notebook_node(notebook)
-    with atomic(target) as temporary:
-        temporary.write_text(PAGE.format(title=html.escape(title), body=body), encoding="utf-8")
+    results.write(target, PAGE.format(title=html.escape(title), body=body))
 
 
 def run_in_place(path: Path) -> None:
@@ -147,8 +146,7 @@ def run_in_place(path: Path) -> None:
         except CellExecutionError as error:
             raise RuntimeError(f"{path.name} stopped with {error.ename}: {error.evalue}") from error
     normalise(notebook)
-    with atomic(path) as temporary:
-        temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    results.write(path, nbformat.writes(notebook) + "\n")
 
 
 def measures_run_times(path: Path) -> bool:

@@ -24,9 +24,7 @@ SHOWN = {
 def write(out: Path, folder: Path = FOLDER) -> list[Path]:
     """Keep the cells of a results folder that are behind the page, and write it, ``README.md``; return the paths."""
     written = groups.collect(MEASURED, out, folder)
-    with results.atomic(folder / "README.md") as path:
-        path.write_text(page(results.load_metrics(folder)), encoding="utf-8")
-    return [folder / "README.md", *written]
+    return [results.write(folder / "README.md", page(results.load_metrics(folder))), *written]
 
 
 def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:

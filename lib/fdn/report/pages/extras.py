@@ -27,11 +27,8 @@ def write(out: Path, folder: Path | None = None) -> list[Path]:
 def update(folder: Path | None = None) -> Path:
     """Write the page anew from the folder's files and the main results, and return its path."""
     folder = paths.EXTRAS if folder is None else folder
-    target = folder / "README.md"
     text = page(extras.with_extras(folder=folder), results.read_sidecars(folder))
-    with results.atomic(target) as path:
-        path.write_text(text, encoding="utf-8")
-    return target
+    return results.write(folder / "README.md", text)
 
 
 def page(metrics: pd.DataFrame, blocks: Sequence[dict]) -> str:

@@ -116,5 +116,4 @@ def _write(page: Path, block: str) -> None:
         raise UserError(f"{page.name} should hold the markers {BEGIN!r} and {END!r} once each")
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    with results.atomic(page) as path:
-        path.write_text(f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}", encoding="utf-8")
+    results.write(page, f"{head}{BEGIN}\n\n{block}\n\n{END}{tail}")
