@@ -118,13 +118,12 @@ def inside_words(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS
 
 def variants(dataset: str) -> dict[str, str]:
     """Labels of the protocols that ask what the choice of the epoch does, by what they are called here."""
-    found = {"best epoch (published)": PUBLISHED.label}
-    for extra in extras.EXTRAS:
-        if extra.name == "last-epoch":
-            found["last epoch"] = extra.protocols[0].label
-        if extra.name == f"beta-held-{dataset}":
-            found |= {f"β held, {p.keep} epoch": p.label for p in extra.protocols}
-    return found
+    protocols = {extra.name: extra.protocols for extra in extras.EXTRAS}
+    return {
+        "best epoch (published)": PUBLISHED.label,
+        "last epoch": protocols["last-epoch"][0].label,
+        **{f"β held, {p.keep} epoch": p.label for p in protocols.get(f"beta-held-{dataset}", ())},
+    }
 
 
 LAST_COLUMNS = {
