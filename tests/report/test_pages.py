@@ -261,7 +261,7 @@ def test_page_of_differences_holds_its_results():
         assert len({line.count("|") for line in table.splitlines()}) == 1, table
     for difference in differences.DIFFERENCES:
         if difference.field:
-            assert (page_of_differences.effects(metrics, difference)["Seeds"] > 0).all(), difference.topic
+            assert (page_of_differences.effects(metrics, difference)["Seeds"] > 0).all(), difference.name
 
 
 def test_effects_compare_the_same_seeds():

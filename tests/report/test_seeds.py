@@ -56,9 +56,6 @@ def test_the_table_of_kept_epochs_gives_median_band_beta_and_the_share_inside_th
     assert checkpoints.inside_words(on_both, ["step", "sine"]) == (
         "in every seed of both FDNs on step; on sine in 100% of the seeds of IC-FDNet and 60% of the seeds of LP-FDNet"
     )
-    assert checkpoints.kept_words(metrics, "sine", "LP-FDNet") == "kept at β = 0.7"
-    assert checkpoints.kept_words(metrics, "sine", "DeepEnsembleNet") == "kept at epoch 1 of 40"
-    assert checkpoints.kept_words(metrics, "step", "LP-FDNet") == ""
 
 
 def test_held_values_of_beta_are_those_at_the_median_committed_epoch():

@@ -137,7 +137,7 @@ def test_the_front_page_takes_its_answers_from_the_readme_and_its_counts_from_th
 
 def test_the_front_page_says_what_is_known_of_the_numbers_outside_and_how_fast_the_op_is(tmp_path):
     site = Site.of(paths.COMMITTED_RESULTS, tmp_path)
-    pages._index(site, claims.statements(), documents=[], notebooks=[], explored=False, guides=[])
+    pages._index(site, claims.statements(), documents=[], notebooks=[], guides=[])
     page = text_of(tmp_path, "index.md")
     reasons = misses(site.comparison)["reason"]
     kinds = [reasons.str.startswith(words) for words in ("Open: ", "One of the eight that lie outside, where chance")]
@@ -153,7 +153,7 @@ def test_claims_page_has_every_statement_once_with_its_verdict_first_and_a_link_
     rows = re.findall(r'<tr id="([a-z0-9-]+)" class="(\w+)"><td>([^<]+)</td><td>(.*)</td></tr>', page)
     assert [row[0] for row in rows] == [one.anchor for one in found] and len({row[0] for row in rows}) == len(rows)
     for (anchor, tone, verdict, body), one in zip(rows, found, strict=True):
-        assert (verdict, tone) == (one.verdict, claims.TONES[one.verdict])
+        assert (verdict, tone) == (one.verdict, markup.TONES[one.verdict])
         assert f'href="#{anchor}"' in body and one.words in html.unescape(body)
         assert body.count("<li ") == len(one.parts)
     counts = claims.counts(found)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fdn.data import PAPER_DATASETS
 from fdn.models import ENSEMBLES, FDN_MODELS, PAPER_MODELS
-from fdn.protocol import PUBLISHED, Protocol
+from fdn.protocol import PUBLISHED
 from fdn.report.findings import PROTOCOL_COLUMNS, listing
 from fdn.report.published import rows_of
 from fdn.report.tables import DASH, band, band_text, corrected_mean_error, plain_number
@@ -24,32 +24,22 @@ from fdn.typesetting import Table, literal
 WITHOUT_BETA = ("MLPNet", "HyperNet", "MLPDropoutNet", *ENSEMBLES)  # no weight distribution, no KL term
 
 
-def epochs_of(model: str, protocol: Protocol = PUBLISHED) -> int:
+def epochs_of(model: str) -> int:
     """How many epochs a model is trained for."""
-    return protocol.epochs // protocol.ensemble_members if model in ENSEMBLES else protocol.epochs
+    return PUBLISHED.epochs // PUBLISHED.ensemble_members if model in ENSEMBLES else PUBLISHED.epochs
 
 
-def beta_kept(epoch: float, protocol: Protocol = PUBLISHED) -> float:
+def beta_kept(epoch: float) -> float:
     """The weight of the KL term in an epoch, which may lie between two.
 
     >>> beta_kept(46), beta_kept(400)
     (0.23, 1.0)
     """
     low, high = (
-        beta_at(max(1, int(e)), protocol.beta_schedule, protocol.warmup, protocol.beta_max)
+        beta_at(max(1, int(e)), PUBLISHED.beta_schedule, PUBLISHED.warmup, PUBLISHED.beta_max)
         for e in (np.floor(epoch), np.ceil(epoch))
     )
     return float(low + (high - low) * (epoch % 1))
-
-
-def kept_words(metrics: pd.DataFrame, dataset: str, model: str) -> str:
-    """At which beta, or in which epoch of models without it, the median run is kept; "" if there is none."""
-    kept = rows_of(metrics, dataset=dataset, model=model, protocol=PUBLISHED.label)["best_epoch"]
-    if kept.empty or kept.max() == 0:
-        return ""
-    if model in WITHOUT_BETA:
-        return f"kept at epoch {kept.median():.0f} of {epochs_of(model)}"
-    return f"kept at β = {beta_kept(kept.median()):.3g}"
 
 
 def kept_at(metrics: pd.DataFrame, dataset: str, with_ensemble: bool = False) -> str:
@@ -128,13 +118,12 @@ def inside_words(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS
 
 def variants(dataset: str) -> dict[str, str]:
     """Labels of the protocols that ask what the choice of the epoch does, by what they are called here."""
-    found = {"best epoch (published)": PUBLISHED.label}
-    for extra in extras.EXTRAS:
-        if extra.name == "last-epoch":
-            found["last epoch"] = extra.protocols[0].label
-        if extra.name == f"beta-held-{dataset}":
-            found |= {f"β held, {p.keep} epoch": p.label for p in extra.protocols}
-    return found
+    protocols = {extra.name: extra.protocols for extra in extras.EXTRAS}
+    return {
+        "best epoch (published)": PUBLISHED.label,
+        "last epoch": protocols["last-epoch"][0].label,
+        **{f"β held, {p.keep} epoch": p.label for p in protocols.get(f"beta-held-{dataset}", ())},
+    }
 
 
 LAST_COLUMNS = {
@@ -147,8 +136,7 @@ def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
     """Medians over the same seeds with the best epoch kept, the last one, and beta held at the kept value."""
     rows = []
     for model in PAPER_MODELS:
-        for name, label in variants(dataset).items():
-            run = _same_seeds(metrics, dataset, model, label)
+        for name, run in _same_seeds(metrics, dataset, model).items():
             if len(run):
                 medians = run.assign(mean_id=corrected_mean_error(run, "id"))[list(LAST_COLUMNS)].median()
                 cells = [plain_number(value) for value in medians[:-1]] + [f"{medians['best_epoch']:.0f}"]
@@ -165,12 +153,12 @@ def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
     )
 
 
-def _same_seeds(metrics: pd.DataFrame, dataset: str, model: str, label: str) -> pd.DataFrame:
-    """The runs of a variant, by the seeds that all variants of the model have."""
-    runs = [rows_of(metrics, dataset=dataset, model=model, protocol=other) for other in variants(dataset).values()]
-    common = set.intersection(*(set(run["seed"]) for run in runs if len(run)), *[set()] * (not any(map(len, runs))))
-    run = rows_of(metrics, dataset=dataset, model=model, protocol=label)
-    return run[run["seed"].isin(common)] if len(runs[1]) else run.iloc[:0]
+def _same_seeds(metrics: pd.DataFrame, dataset: str, model: str) -> dict[str, pd.DataFrame]:
+    """The runs of each variant, of the seeds that all variants of the model have; none without the last epoch."""
+    runs = {n: rows_of(metrics, dataset=dataset, model=model, protocol=p) for n, p in variants(dataset).items()}
+    seeds = [set(run["seed"]) for run in runs.values() if len(run)]
+    common = set.intersection(*seeds) if len(runs["last epoch"]) else set()
+    return {name: run[run["seed"].isin(common)] for name, run in runs.items()}
 
 
 def last_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
@@ -181,8 +169,7 @@ def last_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
         for dataset in datasets:
             factors = []
             for model in FDN_MODELS:
-                runs = (_same_seeds(metrics, dataset, model, label) for label in list(variants(dataset).values())[:2])
-                best, last = (run[metric].median() for run in runs)
+                best, last, *_ = (run[metric].median() for run in _same_seeds(metrics, dataset, model).values())
                 factors += [plain_number(last / best)] if np.isfinite(last) else []
             said += [f"{' and '.join(factors)} on {dataset}"] if factors else []
         parts += [f"{name} {'; '.join(said)}"] if said else []

@@ -114,11 +114,11 @@ def interval_table(bands: pd.DataFrame, dataset: str) -> Table:
 # Errors of the mean, and no ranking where intervals overlap
 
 
-def errors(metrics: pd.DataFrame, dataset: str, region: str = "id", protocol: str = "published") -> dict[str, tuple]:
-    """Per model, (median, 5 %, 95 %) over seeds of the squared error of the predictive mean, corrected for Var / K."""
+def errors(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> dict[str, tuple]:
+    """Per model, (median, 5 %, 95 %) over seeds of the squared error of the mean inside the band, less Var / K."""
     here = rows_of(metrics, dataset=dataset, protocol=protocol)
     runs = {model: here[here["model"] == model] for model in (BASELINE, *STOCHASTIC_MODELS)}
-    return {model: band(corrected_mean_error(run, region)) for model, run in runs.items() if len(run)}
+    return {model: band(corrected_mean_error(run, "id")) for model, run in runs.items() if len(run)}
 
 
 def told_apart(bands: dict[str, tuple]) -> dict[str, int]:

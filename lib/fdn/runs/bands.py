@@ -18,7 +18,7 @@ seed's own value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +27,9 @@ import pandas as pd
 from fdn import metrics
 from fdn.data import TOY
 from fdn.data.dataset import Dataset
-from fdn.models import model_spec
 from fdn.protocol import PUBLISHED
-from fdn.runs import results
-from fdn.training.loop import Fit, restore
+from fdn.runs import experiment, results
+from fdn.training.loop import Fit
 
 QUANTILES = (0.05, 0.5, 0.95)
 LEVELS = (0.5, 0.9, 0.95)  # of intervals
@@ -64,19 +63,7 @@ def write(folder: Path, bands: pd.DataFrame) -> Path:
         new = pd.MultiIndex.from_frame(bands[key])
         bands = pd.concat([old[~pd.MultiIndex.from_frame(old[key]).isin(new)], bands])
     bands = bands.sort_values(["dataset", "model"], kind="stable").reset_index(drop=True)
-    with results.atomic(Path(folder) / FILE) as path:
-        path.write_bytes(bands.to_parquet(index=False))
-    return Path(folder) / FILE
-
-
-def kept_fits(out: Path, dataset: Dataset, model: str, seeds: Sequence[int]) -> Fit | None:
-    """The published protocol's fits of these seeds that a results folder keeps, as one; None if it keeps none."""
-    found = {s: fit for s in seeds if (fit := results.load_fit(out, dataset.name, model, PUBLISHED.label, s))}
-    if not found:
-        return None
-    parameters, scores = map(np.stack, zip(*found.values()))
-    spec = model_spec(model, dataset.n_features, PUBLISHED)
-    return restore(spec, dataset, PUBLISHED, tuple(found), parameters, scores)
+    return results.write(Path(folder) / FILE, bands.to_parquet(index=False))
 
 
 def compute(
@@ -88,8 +75,7 @@ def compute(
     """
     frames = []
     for model in models:
-        fits = kept_fits(out, dataset, model, seeds)
-        if fits is not None:
+        if fits := experiment.kept_fits(out, dataset, model, PUBLISHED, seeds):
             frames.append(over_seeds(dict(curves(fits, dataset)), representative).assign(model=model))
     return pd.concat(frames).assign(dataset=dataset.name)[list(COLUMNS)] if frames else pd.DataFrame(columns=COLUMNS)
 
@@ -137,11 +123,7 @@ def _along(dataset: Dataset, values: dict[str, np.ndarray]) -> Curve:
     distinct = np.unique(z)
     groups = np.array_split(distinct, min(len(distinct), MOST_PLACES))
     which = np.searchsorted([group[-1] for group in groups], z)  # (N,)
-    sizes = np.bincount(which)
-
-    def mean(value: np.ndarray) -> np.ndarray:
-        return np.bincount(which, weights=value) / sizes
-
+    mean = lambda value: np.bincount(which, weights=value) / np.bincount(which)
     return {(name, ""): (mean(z), mean(value)) for name, value in values.items()}
 
 
@@ -159,22 +141,15 @@ def over_seeds(found: dict[int, Curve], representative: int) -> pd.DataFrame:
     first, frames = next(iter(found.values())), []
     for (kind, region), (x, _) in first.items():
         values = np.stack([curve[kind, region][1] for curve in found.values()])  # (seeds, len(x))
-        low, middle, high = _quantiles(values)
-        shown = found[representative][kind, region][1] if representative in found else np.full(len(x), np.nan)
+        finite = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
+        low, middle, high = finite.quantile(QUANTILES).to_numpy()
+        shown = found[representative][kind, region][1] if representative in found else [np.nan] * len(x)
         numbers = {"low": low, "middle": middle, "high": high, "shown": shown}
-        frame = pd.DataFrame({"x": x} | {name: _rounded(value) for name, value in numbers.items()})
+        frame = pd.DataFrame({"x": x} | {name: rounded(value, DIGITS) for name, value in numbers.items()})
         frames.append(frame.assign(kind=kind, region=region, seeds=len(found)))
     return pd.concat(frames, ignore_index=True)
 
 
-def _quantiles(values: np.ndarray) -> np.ndarray:
-    """Over the seeds whose value is a number; NaN if there are none. (3, len(x))"""
-    values = np.where(np.isfinite(values), values, np.nan)
-    some = ~np.isnan(values).all(axis=0)
-    out = np.full((len(QUANTILES), values.shape[1]), np.nan)
-    out[:, some] = np.nanquantile(values[:, some], QUANTILES, axis=0)
-    return out
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
-    return np.array([float(f"{value:.{DIGITS}g}") for value in values])
+def rounded(values: Iterable[float], digits: int) -> list[float]:
+    """Values of so many digits."""
+    return [float(f"{value:.{digits}g}") for value in values]

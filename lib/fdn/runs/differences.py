@@ -7,12 +7,10 @@ else unchanged. The rest are recorded with the reason why there is nothing to ru
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from fdn import paths
 from fdn.models import FDN_MODELS, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
-from fdn.runs import groups
 
 VARIATIONAL = ("BayesNet", "GaussHyperNet", *FDN_MODELS)
 ENSEMBLE = ("DeepEnsembleNet",)
@@ -22,7 +20,7 @@ ENSEMBLE = ("DeepEnsembleNet",)
 class Difference:
     """One difference between the print and the published runs."""
 
-    topic: str
+    name: str
     where: str  # in the paper
     printed: str
     published: str
@@ -30,13 +28,7 @@ class Difference:
     datasets: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     remark: str = ""  # why there is nothing to run, or what to expect
-
     seeds: str = "0:5"
-
-    @property
-    def name(self) -> str:
-        """Of the group of runs."""
-        return self.topic
 
     @property
     def protocol(self) -> Protocol | None:
@@ -145,11 +137,4 @@ DIFFERENCES = (
 )  # fmt: skip
 
 FOLDER = paths.ROOT / "data" / "differences"  # the page and the results behind it
-
-
 MEASURED = tuple(difference for difference in DIFFERENCES if difference.field)
-
-
-def collect(out: Path, folder: Path = FOLDER) -> list[Path]:
-    """Keep the cells behind the page in ``data/differences`` or another folder; return the paths."""
-    return groups.collect(MEASURED, out, folder)

@@ -6,13 +6,14 @@ import logging
 import multiprocessing
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -128,11 +129,14 @@ def run_block(block: Block, out: Path, progress: bool = False, device: str | tor
     Raises:
         FloatingPointError: naming the seeds that never had a finite validation score; the others are written.
     """
-    device, start = choose_device(device), time.perf_counter()
-    fits = {seed: found for seed in block.seeds if block.kept and (found := results.load_fit(out, *block.key, seed))}
+    device, start, trained = choose_device(device), time.perf_counter(), None
+    dataset, model, protocol = block.dataset, block.model, block.protocol
     if block.kept:
-        block = replace(block, seeds=tuple(fits))  # those that can be read
-    trained = None if block.model == BASELINE or not block.seeds else _fitted(block, fits, progress, device)
+        trained = kept_fits(out, dataset, model, protocol, block.seeds, device)
+        block = replace(block, seeds=trained.seeds if trained else ())  # those that can be read
+    elif model != BASELINE:
+        spec = model_spec(model, dataset.n_features, protocol)
+        trained = fit(spec, dataset, protocol, block.seeds, progress=progress, device=device)
     testing, failed = time.perf_counter(), []
     for i, seed in enumerate(block.seeds):
         if trained is None:
@@ -142,7 +146,7 @@ def run_block(block: Block, out: Path, progress: bool = False, device: str | tor
         else:
             if not block.kept:
                 results.write_fit(out, (*block.key, seed), trained.flat[i].cpu().numpy(), trained.scores[i])
-            prediction, n_params = trained.predict(seed, block.dataset.x_test), trained.flat[0].numel()
+            prediction, n_params = trained.predict(seed, dataset.x_test), trained.flat[0].numel()
             write_prediction(block, seed, int(trained.best_epoch[i]), n_params, prediction, out)
     if not block.kept:  # else run times and environment stay those of the training
         end = time.perf_counter()
@@ -153,13 +157,16 @@ def run_block(block: Block, out: Path, progress: bool = False, device: str | tor
         raise FloatingPointError(f"{block.name}: validation was never finite for seeds {failed}; nothing kept for them")
 
 
-def _fitted(block: Block, fits: Mapping[int, tuple], progress: bool, device: torch.device) -> Fit:
-    """A block's networks, from their kept fits or trained."""
-    spec = model_spec(block.model, block.dataset.n_features, block.protocol)
-    if not block.kept:
-        return fit(spec, block.dataset, block.protocol, block.seeds, progress=progress, device=device)
-    parameters, scores = map(np.stack, zip(*fits.values()))
-    return restore(spec, block.dataset, block.protocol, block.seeds, parameters, scores, device)
+def kept_fits(
+    out: Path, dataset: Dataset, model: str, protocol: Protocol, seeds: Sequence[int], device: torch.device = CPU
+) -> Fit | None:
+    """Those fits of these seeds that a results folder keeps, as one; None if it keeps none."""
+    found = {s: kept for s in seeds if (kept := results.load_fit(out, dataset.name, model, protocol.label, s))}
+    if not found:
+        return None
+    parameters, scores = map(np.stack, zip(*found.values()))
+    spec = model_spec(model, dataset.n_features, protocol)
+    return restore(spec, dataset, protocol, tuple(found), parameters, scores, device)
 
 
 def _training_mean(block: Block) -> Prediction:
@@ -345,8 +352,6 @@ def _commit() -> str | None:
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    text = info.read_text(encoding="utf-8") if info.exists() else ""
+    named = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or "unknown"

@@ -112,11 +112,6 @@ EXTRAS = (
 )  # fmt: skip
 
 
-def collect(out: Path, folder: Path | None = None) -> list[Path]:
-    """Keep the extras' cells of a results folder in ``data/extras`` or another folder; return the paths."""
-    return groups.collect(EXTRAS, out, paths.EXTRAS if folder is None else folder)
-
-
 def read(folder: Path) -> pd.DataFrame:
     """The metrics of a results folder; those of the committed one with the further seeds and protocols kept beside it.
 

@@ -53,8 +53,6 @@ def collect(groups: Iterable[Group], out: Path, folder: Path) -> list[Path]:
     Returns their paths. What the other folder holds of no group goes.
     """
     wanted = set().union(*map(blocks_of, groups))
-    new = results.of_blocks(results.load_metrics(out), wanted)
-    metrics = results.of_blocks(results.merged(folder, new), wanted)
-    kept = results.read_sidecars(folder) if results.numerics_of(folder) == results.NUMERICS else []
-    sidecars = [sidecar for sidecar in [*kept, *results.read_sidecars(out)] if block_of(sidecar) in wanted]
-    return [results.write_metrics(folder, results.sort(metrics)), results.write_sidecars(folder, sidecars)]
+    metrics = results.of_blocks(results.merged(folder, results.load_metrics(out)), wanted)
+    sidecars = [sidecar for sidecar in results.merged_sidecars(folder, out) if block_of(sidecar) in wanted]
+    return [results.write_metrics(folder, metrics), results.write_sidecars(folder, sidecars)]

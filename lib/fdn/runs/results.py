@@ -79,9 +79,15 @@ def atomic(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _write_json(path: Path, content: dict) -> None:
+def write(path: Path, content: str | bytes) -> Path:
+    """Write a file by :func:`atomic`, text as UTF-8, and return its path."""
     with atomic(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        temporary.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
+
+def _write_json(path: Path, content: dict) -> None:
+    write(path, json.dumps(content, indent=1) + "\n")
 
 
 def _reader(read: Callable[..., T]) -> Callable[..., T | None]:
@@ -169,8 +175,7 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
         fingerprint: of the data set; a cell of other data under the same name does not count.
     """
     key = [row[name] for name in KEY]
-    with atomic(_path(out, "points", *key, "parquet")) as path:
-        path.write_bytes(points.to_parquet(index=False))
+    write(_path(out, "points", *key, "parquet"), points.to_parquet(index=False))
     values = {c: None if isinstance(row[c], float) and math.isnan(row[c]) else row[c] for c in COLUMNS}
     _write_json(cell_path(out, *key), {"numerics": NUMERICS, "fingerprint": fingerprint, **values})
 
@@ -303,6 +308,11 @@ def numerics_of(folder: Path) -> int | None:
     return content and content["numerics"]
 
 
+def merged_sidecars(folder: Path, out: Path) -> list[dict]:
+    """The blocks of a folder, if it is of these numerics, and after them those of a results folder."""
+    return [*(read_sidecars(folder) if numerics_of(folder) == NUMERICS else []), *read_sidecars(out)]
+
+
 def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
     """All blocks in one file, ``sidecar.json``, sorted, each environment once.
 
@@ -317,10 +327,8 @@ def write_sidecars(folder: Path, blocks: Iterable[dict]) -> Path:
         seconds = {name: round(value, 2) for name, value in block["seconds"].items()}
         lines.append(json.dumps({**block, "seconds": seconds, "environment": environments.index(block["environment"])}))
     head = json.dumps({"numerics": NUMERICS, "environments": environments}, indent=1)[:-2]
-    target, body = Path(folder) / "sidecar.json", ",\n  ".join(lines)
-    with atomic(target) as path:
-        path.write_text(f'{head},\n "blocks": [\n  {body}\n ]\n}}\n', encoding="utf-8")
-    return target
+    body = ",\n  ".join(lines)
+    return write(Path(folder) / "sidecar.json", f'{head},\n "blocks": [\n  {body}\n ]\n}}\n')
 
 
 # The frame of metrics: one row per cell
@@ -351,10 +359,7 @@ def of_blocks(metrics: pd.DataFrame, wanted: Set[tuple[str, str, str]]) -> pd.Da
 
 def write_metrics(folder: Path, frame: pd.DataFrame) -> Path:
     """Write the ``metrics.parquet`` of a folder and return its path."""
-    target = Path(folder) / "metrics.parquet"
-    with atomic(target) as path:
-        path.write_bytes(frame.to_parquet(index=False))
-    return target
+    return write(Path(folder) / "metrics.parquet", frame.to_parquet(index=False))
 
 
 def collect(out: Path) -> pd.DataFrame:

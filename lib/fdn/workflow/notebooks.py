@@ -10,9 +10,11 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from itertools import zip_longest
 from pathlib import Path
+from unittest.mock import patch
 
 import jupytext
 import nbformat
@@ -26,7 +28,7 @@ from papermill.exceptions import PapermillExecutionError
 from fdn import paths
 from fdn.arguments import check_parameter, choose
 from fdn.errors import UserError
-from fdn.runs.results import atomic
+from fdn.runs import results
 
 KERNEL = "python3"
 RUN_TIMES = "run-times"  # tag of a cell that measures some
@@ -66,7 +68,7 @@ def run_with_parameters(source: Path, target: Path, parameters: Mapping[str, obj
     if target.is_dir():
         raise UserError(f"{target} is a folder; name the file to write the notebook to, as {target / source.name}")
     unfinished = target.with_name(f"{target.stem}.failed.ipynb")
-    with atomic(unfinished):  # says clearly if the folder cannot be written
+    with results.atomic(unfinished):  # says clearly if the folder cannot be written
         pass
     unfinished.unlink()  # papermill's alone is success
     with _own_kernels():
@@ -126,8 +128,7 @@ def write_report(source: Path, target: Path, parameters: Mapping[str, object], t
     notebook.cells = [cell for cell in notebook.cells if NOT_REPORTED not in cell.metadata.get("tags", [])]
     hidden = dict.fromkeys(("exclude_input", "exclude_output_prompt", "exclude_anchor_links"), True)
     body, _ = HTMLExporter(template_name="basic", **hidden).from_notebook_node(notebook)
-    with atomic(target) as temporary:
-        temporary.write_text(PAGE.format(title=html.escape(title), body=body), encoding="utf-8")
+    results.write(target, PAGE.format(title=html.escape(title), body=body))
 
 
 def run_in_place(path: Path) -> None:
@@ -145,8 +146,7 @@ def run_in_place(path: Path) -> None:
         except CellExecutionError as error:
             raise RuntimeError(f"{path.name} stopped with {error.ename}: {error.evalue}") from error
     normalise(notebook)
-    with atomic(path) as temporary:
-        temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    results.write(path, nbformat.writes(notebook) + "\n")
 
 
 def measures_run_times(path: Path) -> bool:
@@ -188,10 +188,8 @@ def check_pairs(folder: Path) -> list[Path]:
         script = path.with_suffix(".py")
         if not script.exists():
             raise UserError(f"{path.name} has no {script.name} beside it; `jupytext --to py:percent {path}` writes it")
-        pair = [_cells(nbformat.read(path, as_version=4)), _cells(jupytext.read(script))]
-        if pair[0] != pair[1]:
-            same = [a == b for a, b in zip(*pair)]
-            number = same.index(False) + 1 if False in same else len(same) + 1
+        pairs = zip_longest(_cells(nbformat.read(path, as_version=4)), _cells(jupytext.read(script)))
+        if number := next((number for number, (a, b) in enumerate(pairs, 1) if a != b), None):
             raise UserError(
                 f"{path.name} and {script.name} differ from cell {number} on; carry the change over with "
                 f"`jupytext --to notebook --update {script}` or `jupytext --to py:percent {path}`"
@@ -203,15 +201,7 @@ def _cells(notebook: NotebookNode) -> list[tuple[str, str, list[str]]]:
     return [(cell.cell_type, cell.source.strip(), cell.metadata.get("tags", [])) for cell in notebook.cells]
 
 
-@contextmanager
-def _own_kernels() -> Iterator[None]:
-    before = os.environ.get("JUPYTER_PATH")
-    own = str(Path(sys.prefix) / "share" / "jupyter")
-    os.environ["JUPYTER_PATH"] = own if before is None else os.pathsep.join((own, before))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["JUPYTER_PATH"]
-        else:
-            os.environ["JUPYTER_PATH"] = before
+def _own_kernels() -> AbstractContextManager:
+    """The environment in which Jupyter looks first for kernels of this interpreter."""
+    places = [str(Path(sys.prefix) / "share" / "jupyter"), os.environ.get("JUPYTER_PATH")]
+    return patch.dict(os.environ, JUPYTER_PATH=os.pathsep.join(filter(None, places)))

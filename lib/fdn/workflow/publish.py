@@ -28,9 +28,9 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     """Merge a run's results into the committed ones, and make anew what is made from those.
 
     A row replaces the committed row of the same data set, model, protocol and seed, unless both agree to rounding
-    (:func:`fdn.runs.results.merged`). Per-point results are
-    kept of the representative seeds alone. Results of ablations and of data sets of one's own stay where
-    they are. Publishing the same folder twice changes no byte: a notebook that measures run times is not run.
+    (:func:`fdn.runs.results.merged`). Per-point results are kept of the representative seeds alone. Results of
+    ablations and of data sets of one's own stay where they are. Publishing the same folder twice changes no byte: a
+    notebook that measures run times is not run.
 
     Raises:
         UserError: if there is nothing to publish, a notebook and its script differ, or the committed tables
@@ -50,7 +50,9 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
     metrics = extras.with_extras(metrics)
     _copy_points(Path(out), metrics)
-    _merge_sidecars(Path(out))
+    blocks = results.merged_sidecars(committed, Path(out))
+    published_blocks = [b for b in blocks if b["protocol"] in PAPER_PROTOCOLS and b["dataset"] in data.NAMES]
+    results.write_sidecars(committed, published_blocks)
     datasets = datasets_of(metrics, PUBLISHED)
     tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
     _, notes = write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
@@ -108,11 +110,3 @@ def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
         for path in kept.glob("*/*.parquet"):
             if path.stem != str(seed):
                 path.unlink()
-
-
-def _merge_sidecars(out: Path) -> None:
-    """The run times and environments of every block of built-in data and protocols, beside the committed ones."""
-    committed = paths.COMMITTED_RESULTS
-    old = results.read_sidecars(committed) if results.numerics_of(committed) == results.NUMERICS else []
-    new = [b for b in results.read_sidecars(out) if b["protocol"] in PAPER_PROTOCOLS and b["dataset"] in data.NAMES]
-    results.write_sidecars(committed, [*old, *new])

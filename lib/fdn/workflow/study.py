@@ -225,16 +225,13 @@ def prepare(study: Study, out: Path) -> dict[str, int]:
                 mark.unlink(missing_ok=True)
         elif step.name in absent:
             mark.unlink(missing_ok=True)
-        elif (
-            newest := max(cells[results.cell_path(out, *key)] for key in study.keys(step.name))
-        ) > done or not current:
-            with results.atomic(mark) as path:
-                path.write_text(step.words, encoding="utf-8")
-            os.utime(mark, ns=(newest, newest))
+        else:
+            newest = max(cells[results.cell_path(out, *key)] for key in study.keys(step.name))
+            if newest > done or not current:
+                os.utime(results.write(mark, step.words), ns=(newest, newest))
         if not mark.exists():
             (out / step.log).unlink(missing_ok=True)
-    with results.atomic(out / PLAN) as path:
-        path.write_text(json.dumps(asdict(study), indent=1) + "\n", encoding="utf-8")
+    results.write(out / PLAN, json.dumps(asdict(study), indent=1) + "\n")
     return absent
 
 

@@ -35,9 +35,7 @@ def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str) -> list
     comparison = published.with_reasons(published.compare(metrics, protocol), published.load_reasons())
     if "where" in metrics:
         comparison["where"] = compare(metrics, protocol)["where"]
-    table, page = folder / "compare.csv", folder / "compare.md"
+    table = folder / "compare.csv"
     with results.atomic(table) as path:
         comparison.to_csv(path, index=False, float_format="%.6g")
-    with results.atomic(page) as path:
-        path.write_text(comparison_page(metrics, protocol), encoding="utf-8")
-    return [table, page]
+    return [table, results.write(folder / "compare.md", comparison_page(metrics, protocol))]

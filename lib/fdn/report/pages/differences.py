@@ -10,8 +10,8 @@ from fdn.metrics import heading, metric_of
 from fdn.protocol import PUBLISHED
 from fdn.report.published import rows_of
 from fdn.report.tables import plain_number
-from fdn.runs import differences, results
-from fdn.runs.differences import DIFFERENCES, FOLDER, Difference
+from fdn.runs import groups, results
+from fdn.runs.differences import DIFFERENCES, FOLDER, MEASURED, Difference
 from fdn.typesetting import pipe_table
 
 SOURCE = "running the author's public program and comparing its output with the published tables"
@@ -22,11 +22,9 @@ SHOWN = {
 
 
 def write(out: Path, folder: Path = FOLDER) -> list[Path]:
-    """Write the page, ``README.md``, and what :func:`fdn.runs.differences.collect` keeps; return their paths."""
-    written = differences.collect(out, folder)
-    with results.atomic(folder / "README.md") as path:
-        path.write_text(page(results.load_metrics(folder)), encoding="utf-8")
-    return [folder / "README.md", *written]
+    """Keep the cells of a results folder that are behind the page, and write it, ``README.md``; return the paths."""
+    written = groups.collect(MEASURED, out, folder)
+    return [results.write(folder / "README.md", page(results.load_metrics(folder))), *written]
 
 
 def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
@@ -66,15 +64,15 @@ def page(metrics: pd.DataFrame) -> str:
     ]
     rows = []
     for i, d in enumerate(DIFFERENCES, 1):
-        effect = f"[measured](#{i}-{_anchor(d.topic)})" if d.field else d.remark
-        rows.append((str(i), d.topic, d.where, d.printed, d.published, f"`{d.field}`" if d.field else "-", effect))
+        effect = f"[measured](#{i}-{_anchor(d.name)})" if d.field else d.remark
+        rows.append((str(i), d.name, d.where, d.printed, d.published, f"`{d.field}`" if d.field else "-", effect))
     columns = ("#", "Topic", "Where", "Print", "Published runs", "Protocol field", "Effect")
     lines += pipe_table(columns, rows, "|--:|" + "---|" * 6)
     for i, d in enumerate(DIFFERENCES, 1):
         if d.field is None:
             continue
         table = effects(metrics, d)
-        lines += ["", f"## {i} {d.topic}", "", f"`{d.protocol.label}`. {d.remark}".strip(), ""]
+        lines += ["", f"## {i} {d.name}", "", f"`{d.protocol.label}`. {d.remark}".strip(), ""]
         lines += pipe_table(table.columns, table.astype(str).to_numpy(), "|" + "---|" * len(table.columns))
     return "\n".join(lines) + "\n"
 

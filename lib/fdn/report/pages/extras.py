@@ -14,24 +14,21 @@ from fdn.models import BASELINE, PAPER_MODELS
 from fdn.protocol import AS_WRITTEN, PUBLISHED
 from fdn.report import findings, published
 from fdn.report.tables import DASH
-from fdn.runs import extras, results
+from fdn.runs import extras, groups, results
 from fdn.runs.extras import EXTRAS, Extra
 from fdn.typesetting import Table
 
 
 def write(out: Path, folder: Path | None = None) -> list[Path]:
-    """Write what :func:`fdn.runs.extras.collect` gathers from a results folder, and the page; return their paths."""
-    return [*extras.collect(out, folder), update(folder)]
+    """Keep the extras' cells of a results folder, by default in ``data/extras``, and write the page; the paths."""
+    return [*groups.collect(EXTRAS, out, paths.EXTRAS if folder is None else folder), update(folder)]
 
 
 def update(folder: Path | None = None) -> Path:
     """Write the page anew from the folder's files and the main results, and return its path."""
     folder = paths.EXTRAS if folder is None else folder
-    target = folder / "README.md"
     text = page(extras.with_extras(folder=folder), results.read_sidecars(folder))
-    with results.atomic(target) as path:
-        path.write_text(text, encoding="utf-8")
-    return target
+    return results.write(folder / "README.md", text)
 
 
 def page(metrics: pd.DataFrame, blocks: Sequence[dict]) -> str:
@@ -109,10 +106,8 @@ def _initialisation(metrics: pd.DataFrame, label: str) -> str:
     if not len(counts):
         return "Not computed."
     columns = [name for name in PAPER_DATASETS if name in counts]
-    rows = [
-        (model, *(DASH if pd.isna(counts.at[model, name]) else str(int(counts.at[model, name])) for name in columns))
-        for model in PAPER_MODELS if model in counts.index
-    ]  # fmt: skip
+    counts = counts.loc[[model for model in PAPER_MODELS if model in counts.index], columns]
+    rows = [(model, *(DASH if pd.isna(n) else f"{n:.0f}" for n in cells)) for model, *cells in counts.itertuples()]
     total = published.score(comparison).iloc[-1]
     caption = (
         "Of 7 numbers each. All runs start from `torch.manual_seed(published seed)` in float64 (an ensemble's "

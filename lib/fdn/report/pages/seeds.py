@@ -43,13 +43,11 @@ def write(folder: Path | None = None) -> Path:
     Raises:
         UserError: if there are no curves.
     """
-    target = (paths.SEEDS if folder is None else folder) / "README.md"
     curves = bands.load(paths.COMMITTED_RESULTS)
     if curves is None:
         raise UserError(f"{paths.COMMITTED_RESULTS} has no {bands.FILE}; `fdn seeds --results out` writes it")
-    with results.atomic(target) as path:
-        path.write_text(page(extras.read(paths.COMMITTED_RESULTS), curves), encoding="utf-8")
-    return target
+    text = page(extras.read(paths.COMMITTED_RESULTS), curves)
+    return results.write((paths.SEEDS if folder is None else folder) / "README.md", text)
 
 
 def page(metrics: pd.DataFrame, curves: pd.DataFrame) -> str:

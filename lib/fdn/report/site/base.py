@@ -9,20 +9,15 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from fdn import paths
 from fdn.protocol import PUBLISHED
 from fdn.report import console, findings, published
 from fdn.report.site import markup
 from fdn.report.site.markup import TONES
+from fdn.report.tables import RESULT_COLUMNS
 from fdn.runs import extras, results
 
 PROTOCOL = PUBLISHED.label
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-def is_committed(folder: Path) -> bool:
-    """Whether a results folder is the repository's own."""
-    return folder.resolve() == paths.COMMITTED_RESULTS.resolve()
 
 
 @dataclass(frozen=True)
@@ -55,11 +50,6 @@ class Site:
         return cls(folder, source, everything[everything["protocol"] == PROTOCOL], comparison, first)
 
     @property
-    def shown_results(self) -> str:
-        """The results folder as a command names it."""
-        return findings.place(self.results.resolve())
-
-    @property
     def datasets(self) -> list[str]:
         """The paper's data sets that have results, in the paper's order."""
         present = set(self.metrics["dataset"])
@@ -87,8 +77,9 @@ class Site:
         )  # fmt: skip
         environment.filters["table"] = markup.from_table
         shared = {
-            "folder": self.shown_results, "datasets": self.datasets, "score": self.score, "seeds": self.seeds,
-            "total": self.score["total", "total"], "tones": TONES,
+            "folder": findings.place(self.results.resolve()),  # as a command names it
+            "datasets": self.datasets, "score": self.score, "seeds": self.seeds,
+            "total": self.score["total", "total"], "tones": TONES, "headings": RESULT_COLUMNS,
             "n_seeds": self.comparison.groupby("dataset")["n_seeds"].max(),
         }  # fmt: skip
         path = self.source / target

@@ -39,6 +39,7 @@ def build(folder: Path, out: Path) -> int:
         options = ["-b", "html", "-W", "--keep-going", "-q", "-c", str(Path(__file__).parent), "-d", str(doctrees)]
         if build_main([*options, str(source), str(html)]):
             raise RuntimeError("Sphinx found fault with a page; its messages are above")
+        shutil.copytree(source / "explore", html / "explore")  # which a page's script loads, as it is
         shutil.rmtree(out, ignore_errors=True)
         html.replace(out)
     return len(list(out.rglob("*.html")))

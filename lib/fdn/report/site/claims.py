@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +15,6 @@ from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_state
 from fdn.report.findings import listing
 from fdn.report.site.base import Site
 from fdn.report.site.guides import linked
-from fdn.report.site.markup import TONES
 from fdn.report.tables import DASH
 
 VERDICTS = (HOLDS, PARTLY, FAILS, UNMEASURED)
@@ -33,11 +33,6 @@ class Statement:
     parts: tuple[tuple, ...]  # rows of claims.csv, one per data set
 
     @property
-    def tone(self) -> str:
-        """The kind of its verdict, for a style."""
-        return TONES[self.verdict]
-
-    @property
     def kind(self) -> str:
         """What it is about, and how it says it."""
         first = self.parts[0]
@@ -51,11 +46,6 @@ class Statement:
             return ""
         remarks = "".join(f"; {part.remark}" for part in self.parts if part.remark)
         return f" (it holds on {listing(held)}{' alone' * (len(held) == 1)}{remarks})"
-
-    @property
-    def lines(self) -> list[tuple[str, str, str]]:
-        """The tone, name and numbers of every data set."""
-        return [(TONES[part.conclusion], part.dataset, _numbers(part)) for part in self.parts]
 
 
 def _numbers(part: tuple) -> str:
@@ -72,25 +62,15 @@ def _numbers(part: tuple) -> str:
 
 
 def statements() -> list[Statement]:
-    """Every statement of ``claims.csv``, in its order; none if the file is not there."""
-    if not (paths.CLAIMS / "claims.csv").exists():
-        return []
-    found = list(pd.read_csv(paths.CLAIMS / "claims.csv", keep_default_na=False).itertuples(index=False))
-    out, used = [], set()
+    """Every statement of ``claims.csv``, in its order."""
+    found = pd.read_csv(paths.CLAIMS / "claims.csv", keep_default_na=False).itertuples(index=False)
+    out, used = [], Counter()
     for number, ((section, words, criterion), group) in enumerate(by_statement(found).items(), 1):
-        anchor = _anchor(words, used)
+        anchor = "-".join(re.findall(r"[a-z0-9]+", words.lower())[:6])
+        used[anchor] += 1
+        anchor += f"-{used[anchor]}" if used[anchor] > 1 else ""
         out.append(Statement(number, anchor, section, words, criterion, verdict(group), tuple(group)))
     return out
-
-
-def _anchor(words: str, used: set[str]) -> str:
-    stem = "-".join(re.findall(r"[a-z0-9]+", words.lower())[:6])
-    anchor, n = stem, 1
-    while anchor in used:
-        n += 1
-        anchor = f"{stem}-{n}"
-    used.add(anchor)
-    return anchor
 
 
 def counts(found: list[Statement]) -> dict[str, int]:
@@ -100,12 +80,8 @@ def counts(found: list[Statement]) -> dict[str, int]:
 
 def about(found: list[Statement], dataset: str) -> dict[str, list[Statement]]:
     """The statements judged on a data set, by their verdict there."""
-    judged = {name: [] for name in VERDICTS}
-    for one in found:
-        for part in one.parts:
-            if part.dataset == dataset:
-                judged[part.conclusion].append(one)
-    return judged
+    judged = [(part.conclusion, one) for one in found for part in one.parts if part.dataset == dataset]
+    return {name: [one for conclusion, one in judged if conclusion == name] for name in VERDICTS}
 
 
 def write(site: Site, found: list[Statement]) -> None:
@@ -114,5 +90,5 @@ def write(site: Site, found: list[Statement]) -> None:
     rules = linked(site, Path("data/claims/README.md"), text.split("\n## ")[0].split("\n", 1)[1].strip())
     sections = [(name, list(group)) for name, group in groupby(found, key=lambda one: one.section)]
     site.render(
-        "data/claims/README.md", "claims.md", sections=sections, counts=counts(found), rules=rules,
+        "data/claims/README.md", "claims.md", sections=sections, counts=counts(found), rules=rules, numbers=_numbers,
     )  # fmt: skip

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 project = "Functional Distribution Networks, reproduced"
 html_title = "FDN, reproduced"
-language = "en"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 
@@ -53,22 +51,6 @@ def _escape_bars(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = [line if line.lstrip().startswith(">>>") else re.sub(r"(?<!`)\|(?!`)", r"\\|", line) for line in lines]
 
 
-def _describe_figures(app, doctree) -> None:
-    """A figure that a notebook's cell made is described by the section it stands in."""
-    from docutils import nodes
-
-    for section in doctree.findall(nodes.section):
-        images = [
-            image
-            for child in section.children
-            if not isinstance(child, nodes.section)
-            for image in child.findall(nodes.image)
-        ]
-        for number, image in enumerate(images, 1):
-            which = f" {number} of {len(images)}" if len(images) > 1 else ""
-            image.attributes.setdefault("alt", f"Figure{which} of section {section.next_node(nodes.title).astext()}")
-
-
 def _anchor_public(app, doctree) -> None:
     """What the page of public names describes a second time is reached there from its source."""
     from sphinx.addnodes import desc_signature
@@ -94,18 +76,8 @@ def _finish(app, page, template, context, doctree) -> None:
         context["body"] = finish(context["body"], "../" * page.count("/"), files.get)
 
 
-def _copy_points(app, exception) -> None:
-    """What the page of one run loads when it is chosen."""
-    points = Path(app.srcdir) / "explore"
-    if exception is None and points.exists():
-        shutil.copytree(points, Path(app.outdir) / "explore", dirs_exist_ok=True)
-
-
-def setup(app) -> dict[str, bool]:
+def setup(app) -> None:
     """Connect what Sphinx has no setting for."""
     app.connect("autodoc-process-docstring", _escape_bars)
-    app.connect("doctree-read", _describe_figures)
     app.connect("doctree-read", _anchor_public)
     app.connect("html-page-context", _finish, priority=900)  # after the theme
-    app.connect("build-finished", _copy_points)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
-from collections.abc import Iterable
-from pathlib import Path
 
 import pandas as pd
 
@@ -18,7 +15,7 @@ from fdn.protocol import PUBLISHED
 from fdn.report import figures, published
 from fdn.report.comparison import misses, score_table, uniformity_table
 from fdn.report.site import claims, markup
-from fdn.report.site.base import PROTOCOL, Site, is_committed
+from fdn.report.site.base import PROTOCOL, Site
 from fdn.report.site.figures import seed_points
 from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
 from fdn.runs import bands, experiment, results
@@ -35,8 +32,8 @@ TASKS = {
 FILES = {"runs": "seeds.csv", "points": "points.csv", "bands": "bands.csv"}  # by what a figure needs
 
 
-def number_rows(comparison: pd.DataFrame, keys: Iterable[str]) -> tuple[list[str], list[list[markup.Cell]]]:
-    """Columns and rows of published numbers beside the seeds', the text columns ``keys`` first."""
+def number_table(name: str, caption: str, comparison: pd.DataFrame, keys: list[str]) -> str:
+    """Published numbers beside the seeds', the text columns ``keys`` first; why one is outside unfolds below it."""
     columns = [*(key.capitalize() if key != "dataset" else "Data set" for key in keys), "Verdict",
                "Published", "Median", "5 %", "95 %", "Min", "Max", "Seeds", "Place"]  # fmt: skip
     rows = [
@@ -46,37 +43,24 @@ def number_rows(comparison: pd.DataFrame, keys: Iterable[str]) -> tuple[list[str
          None if pd.isna(row["place"]) else markup.Printed(f"{row['place']:.2f}", row["place"])]
         for row in comparison.to_dict("records")
     ]  # fmt: skip
-    return columns, rows
-
-
-def number_table(name: str, caption: str, comparison: pd.DataFrame, keys: list[str]) -> str:
-    """:func:`number_rows` as HTML; the reason of a number outside unfolds below it."""
     reasons = [("Why it is outside", reason) if reason else None for reason in comparison["reason"]]
-    return markup.sortable_table(name, caption, *number_rows(comparison, keys), heads=len(keys), more=reasons)
+    return markup.sortable_table(name, caption, columns, rows, heads=len(keys), more=reasons)
 
 
 def region_rows(metrics: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell]]]:
     """Columns and rows of medians over seeds, inside and outside the training band side by side, a row per model."""
     columns = ["Model", *(f"{heading}, {region}" for heading in REGION_COLUMNS.values() for region in ("ID", "OOD"))]
-    rows = []
-    for model in (BASELINE, *MODEL_NAMES):
-        run = metrics[metrics["model"] == model]
-        if run.empty:
-            continue
-        medians = []
-        for metric in REGION_COLUMNS:
-            for region in ("id", "ood"):
-                values = corrected_mean_error(run, region) if metric == "mean" else run[f"{metric}_{region}"]
-                medians.append(float(values.median()))
-        rows.append([model, *medians])
-    return columns, rows
+    means = {f"mean_{region}": corrected_mean_error(metrics, region) for region in ("id", "ood")}
+    names = [f"{metric}_{region}" for metric in REGION_COLUMNS for region in ("id", "ood")]
+    medians = metrics.assign(**means).groupby("model")[names].median()
+    return columns, [[model, *medians.loc[model]] for model in (BASELINE, *MODEL_NAMES) if model in medians.index]
 
 
 def write(site: Site, found: list[claims.Statement]) -> None:
     """Write a page per data set, the one that leads to them, and that of all published numbers."""
-    kinds = {path.stem for path in _figures(site)}
+    drawn = _figures(site)
     for name in site.datasets:
-        _dataset(site, name, found, kinds)
+        _dataset(site, name, found, drawn)
     site.render(
         "results/index.md", score_table=score_table(site.comparison),
         uniformity=uniformity_table(site.metrics, PROTOCOL), tasks=TASKS,
@@ -86,22 +70,22 @@ def write(site: Site, found: list[claims.Statement]) -> None:
     caption = f"Published numbers beside those of our {site.seeds}"
     site.render(
         "comparison.md",
-        outside=_outside(misses(site.comparison)),
+        outside=misses(site.comparison).to_dict("records"),
         table=number_table("comparison", caption, site.comparison, keys),
     )
 
 
-def _dataset(site: Site, name: str, found: list[claims.Statement], kinds: set[str]) -> None:
+def _dataset(site: Site, name: str, found: list[claims.Statement], drawn: set[str]) -> None:
     runs, numbers = (published.rows_of(frame, dataset=name) for frame in (site.metrics, site.comparison))
-    drawn = seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}")
-    figures.save(drawn, site.source / "figures" / f"{name}_points")
-    points = _points(site, name, runs)
+    all_seeds = seed_points(runs, numbers, f"{name}, all seeds, protocol {PROTOCOL}")
+    figures.save(all_seeds, site.source / "figures" / f"{name}_points")
     site.csv(numbers, f"results/{name}/comparison.csv")
-    behind = {"runs": runs, "points": points, "bands": bands.of(site.results, name, PROTOCOL)}
-    data = {kind: FILES[kind] if frame is not None else FILES["runs"] for kind, frame in behind.items()}
-    for kind, file in FILES.items():
-        if data[kind] == file:
-            site.csv(behind[kind], f"results/{name}/{file}")
+    behind = {"runs": runs, "points": _points(site, name, runs), "bands": bands.of(site.results, name, PROTOCOL)}
+    data = dict.fromkeys(FILES, FILES["runs"])
+    for kind, frame in behind.items():
+        if frame is not None:
+            data[kind] = FILES[kind]
+            site.csv(frame, f"results/{name}/{FILES[kind]}")
     counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
     fewer = runs.groupby("model")["seed"].nunique()
     fewer = ", ".join(f"{model} {n}" for model, n in fewer.items() if n < counts.max())
@@ -110,45 +94,36 @@ def _dataset(site: Site, name: str, found: list[claims.Statement], kinds: set[st
         f"results/{name}.md", "results/dataset.md", name=name, toy=name in TOY, task=TASKS[name], split=_split(name),
         runs=seed_ranges(runs["seed"].unique()), n_seeds=counts.max(),
         row=published.score(numbers).to_dict("records")[-1], judged=claims.about(found, name),
-        outside=_outside(misses(numbers)),
+        outside=misses(numbers).to_dict("records"),
         numbers=number_table(
             f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds", numbers, ["model", "metric"]
         ),
         regions=markup.sortable_table(
             f"regions-{name}", f"{medians} (fewer seeds: {fewer})" if fewer else medians, *region_rows(runs)
         ),
-        figures={kind: figure for kind, figure in figures.FIGURES.items() if f"{name}_{kind}" in kinds},
+        figures={kind: figure for kind, figure in figures.FIGURES.items() if f"{name}_{kind}" in drawn},
         pdf={kind for kind in figures.FIGURES if (site.source / "figures" / f"{name}_{kind}.pdf").exists()},
         data=data,
     )  # fmt: skip
 
 
-def _outside(comparison: pd.DataFrame) -> list[dict[str, object]]:
-    """The numbers outside the range of the seeds, as the template shows them."""
-    return [row | {"shown": RESULT_COLUMNS[row["metric"]]} for row in comparison.to_dict("records")]
-
-
-def _split(name: str) -> dict[str, str] | None:
+def _split(name: str) -> dict[str, str]:
     """Sizes of a data set's parts, from the committed table of them."""
     table = paths.COMMITTED_RESULTS / "tables" / "splits.csv"
-    if not table.exists():
-        return None
-    with table.open(encoding="utf-8", newline="") as file:
-        head, *rows = csv.reader(file)
     names = ("name", "inputs", "feature", "train", "validation", "validation_id", "test", "id", "ood", "total")
-    return next((dict(zip(names, row, strict=True)) for row in rows if row[0] == name), None)
+    return pd.read_csv(table, names=names, header=0, dtype=str, index_col="name").loc[name].to_dict()
 
 
-def _figures(site: Site) -> list[Path]:
-    """The usual figures: the published ones if these are the committed results, else drawn now."""
+def _figures(site: Site) -> set[str]:
+    """Copy the committed figures if the results are the committed ones, else draw them; returns their names."""
     target = site.source / "figures"
-    if is_committed(site.results):
+    if site.results.resolve() == paths.COMMITTED_RESULTS.resolve():
         shutil.copytree(paths.FIGURES, target)
-        return sorted(target.glob("*.png"))
-    loaded = experiment.datasets_of(site.metrics, PUBLISHED)
-    loaded = {name: loaded[name] for name in site.datasets}
-    drawn, _ = figures.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
-    return [path for path in drawn if path.suffix == ".png"]
+    else:
+        loaded = experiment.datasets_of(site.metrics, PUBLISHED)
+        loaded = {name: loaded[name] for name in site.datasets}
+        figures.write_figures(site.results, site.metrics, loaded, PUBLISHED, target)
+    return {path.stem for path in target.glob("*.png")}
 
 
 def _points(site: Site, dataset: str, runs: pd.DataFrame) -> pd.DataFrame | None:

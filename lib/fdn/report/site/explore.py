@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from fdn import paths
 from fdn.data import TOY
@@ -20,6 +19,7 @@ from fdn.models import MODELS, PAPER_MODELS
 from fdn.report.published import rows_of
 from fdn.report.site.base import PROTOCOL, Site
 from fdn.runs import results
+from fdn.runs.bands import rounded
 
 FOLDER = paths.ROOT / "data" / "explore"
 NUMBERS = ("spearman", "slope_b", "aurc")
@@ -27,11 +27,9 @@ FINE, COARSE, NEAR = 2, 10, 2.0  # every which test point is kept where abs(x) <
 DIGITS = 4
 
 
-def write(site: Site) -> bool:
-    """Write the page and the numbers it loads, if there are any; whether there are."""
-    files = [FOLDER / f"{task}.json" for task in TOY if (FOLDER / f"{task}.json").exists()]
-    if not files:
-        return False
+def write(site: Site) -> None:
+    """Write the page and the numbers it loads."""
+    files = [FOLDER / f"{task}.json" for task in TOY]
     (site.source / "explore").mkdir()
     shutil.copytree(FOLDER, site.source / "data" / "explore", dirs_exist_ok=True)
     for path in files:
@@ -40,8 +38,7 @@ def write(site: Site) -> bool:
         script.write_text(f"fdnExplore({json.dumps(path.stem)}, {text});\n", encoding="utf-8")
     seeds = sorted(map(int, json.loads(files[0].read_text(encoding="utf-8"))["models"][PAPER_MODELS[0]]))
     colours = {model: MODELS[model].style[0] for model in PAPER_MODELS}
-    site.render("explore.md", tasks=[path.stem for path in files], models=PAPER_MODELS, shown=seeds, colours=colours)
-    return True
+    site.render("explore.md", tasks=list(TOY), models=PAPER_MODELS, shown=seeds, colours=colours)
 
 
 def collect(out: Path, target: Path = FOLDER) -> list[Path]:
@@ -52,30 +49,20 @@ def collect(out: Path, target: Path = FOLDER) -> list[Path]:
         runs = metrics[(metrics["dataset"] == task) & metrics["model"].isin(PAPER_MODELS)]
         models: dict[str, dict[str, object]] = {}
         for model, seed in runs[["model", "seed"]].itertuples(index=False):
-            frame = results.load_points(out, task, model, PROTOCOL, seed).sort_values("z").reset_index(drop=True)
-            kept = frame[_kept(frame["z"])]
-            numbers = rows_of(runs, model=model, seed=seed)[list(NUMBERS)].iloc[0]
-            models.setdefault(model, {})[str(seed)] = {
-                "numbers": _short(numbers), "error": _short(kept["mean"] - kept["y"]), "var": _short(kept["var"]),
-            }  # fmt: skip
+            points = results.load_points(out, task, model, PROTOCOL, seed).sort_values("z", ignore_index=True)
+            points["weight"] = np.where(points["z"].abs() <= NEAR, FINE, COARSE)
+            kept = points[points.index % points["weight"] == 0]
+            shown = {"numbers": rows_of(runs, model=model, seed=seed)[list(NUMBERS)].iloc[0],
+                     "error": kept["mean"] - kept["y"], "var": kept["var"]}  # fmt: skip
+            models.setdefault(model, {})[str(seed)] = {name: rounded(some, DIGITS) for name, some in shown.items()}
         inside = kept.loc[kept["region"] == "ID", "z"]
-        shared = {"x": _short(kept["z"]), "y": _short(kept["y"]), "band": [inside.min(), inside.max()],
-                  "weight": np.where(kept["z"].abs() <= NEAR, FINE, COARSE).tolist()}  # fmt: skip
+        shared = {"x": rounded(kept["z"], DIGITS), "y": rounded(kept["y"], DIGITS),
+                  "band": [inside.min(), inside.max()], "weight": kept["weight"].tolist()}  # fmt: skip
         target.mkdir(parents=True, exist_ok=True)
         path = target / f"{task}.json"
         path.write_text(json.dumps(shared | {"models": models}, separators=(",", ":")) + "\n", encoding="utf-8")
         written.append(path)
     return written
-
-
-def _kept(x: pd.Series) -> np.ndarray:
-    """Which of the equally spaced test points are kept."""
-    place, near = np.arange(len(x)), x.abs() <= NEAR
-    return np.where(near, place % FINE == 0, place % COARSE == 0)
-
-
-def _short(values: pd.Series) -> list[float]:
-    return [float(f"{value:.{DIGITS}g}") for value in values]
 
 
 if __name__ == "__main__":

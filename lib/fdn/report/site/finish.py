@@ -54,7 +54,7 @@ def _table(soup: BeautifulSoup, table: Tag, root: str) -> None:
     for head in heads if "dataframe" not in table.get("class", []) else ():
         head["scope"] = "col"
     judged = [i for i, head in enumerate(heads) if _text(head) in JUDGED]
-    rows = [row.find_all(["th", "td"], recursive=False) for row in body.find_all("tr", class_=_is_row)]
+    rows = [row.find_all(["th", "td"], recursive=False) for row in body.select("tr:not(.more)")]
     for cells in rows:
         if any(_text(cell).lower() in TOTALS for cell in cells[:2]):
             cells[0].parent["class"] = [*cells[0].parent.get("class", []), "total"]
@@ -73,13 +73,10 @@ def _table(soup: BeautifulSoup, table: Tag, root: str) -> None:
         table["class"] = [*(name for name in table.get("class", []) if name != "sortable"), "sortable"]
 
 
-def _is_row(names: str | None) -> bool:
-    return names != "more"
-
-
 def _width(cell: Tag, line: int) -> None:
     """A name or an interval stays on one line; a reason is wide. A cell of many lines is as long as its longest."""
-    longest = max(len(text.strip()) for text in re.split(r"<br\s*/?>|\n", _with_breaks(cell)))
+    text = re.sub(r"<(?!br)[^>]*>", "", cell.decode_contents()) if cell.find("br") else cell.get_text()
+    longest = max(len(line.strip()) for line in re.split(r"<br/>|\n", text))
     kind = "short" if longest < line else "long" if longest > LONG else None
     if kind == "short" and cell.find(class_="interval"):
         kind = "narrow"
@@ -97,10 +94,6 @@ def _interval(soup: BeautifulSoup, cell: Tag) -> None:
                 piece = soup.new_tag("span", string=piece, attrs={"class": "interval"})
             text.insert_before(piece)
         text.extract()
-
-
-def _with_breaks(cell: Tag) -> str:
-    return re.sub(r"<(?!br)[^>]*>", "", cell.decode_contents()) if cell.find("br") else cell.get_text()
 
 
 def _term(soup: BeautifulSoup, cell: Tag, root: str) -> None:

@@ -19,30 +19,25 @@ FIGURE = r"\*\*What should I use.*?\n(!\[[^\n]*\)\n\n\*[^\n]*\*)"
 FINDINGS = r"## What we think a reader should know\n(.*?)(?:\n## |\Z)"
 
 
-def data_pages(site: Site) -> list[str]:
-    """Copy the generated pages of the repository (differences, claims, ...); returns their names."""
-    names = []
-    for folder in sorted((paths.ROOT / "data").iterdir()):
-        if (folder / "README.md").exists():
-            target = site.source / "data" / folder.name
-            shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.parquet"), dirs_exist_ok=True)
-            names.append(Path("data") / folder.name / "README.md")
-    for name in names:  # once all of them are there
-        path = site.source / name
-        path.write_text(linked(site, name, path.read_text(encoding="utf-8")), encoding="utf-8")
-    return [name.with_suffix("").as_posix() for name in names]
+def write(site: Site) -> dict[str, list[str]]:
+    """Copy what the repository says in Markdown; returns the names of the pages.
 
-
-def write(site: Site) -> list[str]:
-    """Copy what the repository says in Markdown (``docs``, how to contribute); returns the names of the pages."""
-    sources = [*sorted((paths.ROOT / "docs").rglob("*.md")), *(paths.ROOT / name for name in PAGES)]
-    sources = [path.relative_to(paths.ROOT) for path in sources if path.exists()]
-    for name in sources:  # all of them before any link is looked up
+    ``documents`` are generated (differences, claims, ...), ``guides`` written by hand (``docs``, how to contribute).
+    """
+    written = {
+        "documents": sorted((paths.ROOT / "data").glob("*/README.md")),
+        "guides": [*sorted((paths.ROOT / "docs").rglob("*.md")), *(paths.ROOT / name for name in PAGES)],
+    }
+    written = {kind: [page.relative_to(paths.ROOT) for page in pages] for kind, pages in written.items()}
+    for name in written["documents"]:  # all pages before any link is looked up
+        folder, without = name.parent, shutil.ignore_patterns("*.parquet")
+        shutil.copytree(paths.ROOT / folder, site.source / folder, ignore=without, dirs_exist_ok=True)
+    for name in written["guides"]:
         _copy(site, name)
-    for name in sources:
+    for name in (*written["documents"], *written["guides"]):
         text = (paths.ROOT / name).read_text(encoding="utf-8")
         (site.source / name).write_text(linked(site, name, text), encoding="utf-8")
-    return [name.with_suffix("").as_posix() for name in sources]
+    return {kind: [name.with_suffix("").as_posix() for name in names] for kind, names in written.items()}
 
 
 def _copy(site: Site, name: Path) -> None:
@@ -87,6 +82,5 @@ def _anchor(notebook: Path, section: str) -> str:
 
 def passage(site: Site, name: str, pattern: str) -> str:
     """What a page of the repository says between two marks, so that it is said once; "" if it does not."""
-    path = paths.ROOT / name
-    found = re.search(pattern, path.read_text(encoding="utf-8"), re.DOTALL) if path.exists() else None
+    found = re.search(pattern, (paths.ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
     return linked(site, Path(name), found.group(1).strip()) if found else ""

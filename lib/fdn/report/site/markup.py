@@ -65,14 +65,16 @@ def sortable_table(
     </div>
     """
     numeric = [any(isinstance(row[i], (int, float, Printed)) for row in rows) for i in range(len(columns))]
-    head = "".join(
-        f'<th scope="col"{" class=" + chr(34) + "number" + chr(34) if is_number else ""}>{_text(column)}</th>'
-        for column, is_number in zip(columns, numeric, strict=True)
-    )
-    kinds = [(i < heads, is_number) for i, is_number in enumerate(numeric)]
-    cells = ("".join(_cell(cell, *kind) for cell, kind in zip(row, kinds, strict=True)) for row in rows)
-    below = [_more(given, len(columns)) for given in more or [None] * len(rows)]
-    body = "".join(f"<tr>{row}</tr>{extra}" for row, extra in zip(cells, below, strict=True))
+    kinds = [' class="number"' if is_number else "" for is_number in numeric]
+    head = "".join(f'<th scope="col"{kind}>{_text(column)}</th>' for column, kind in zip(columns, kinds))
+    body = ""
+    for row, unfolds in zip(rows, more or [None] * len(rows), strict=True):
+        cells = zip(row, kinds, strict=True)
+        body += f"<tr>{''.join(_cell(cell, i < heads, kind) for i, (cell, kind) in enumerate(cells))}</tr>"
+        if unfolds:
+            summary, text = map(_text, unfolds)
+            below = f"<details><summary>{summary}</summary><p>{text}</p></details>"
+            body += f'<tr class="more"><td colspan="{len(columns)}">{below}</td></tr>'
     return (
         f'<div class="table-wrapper docutils container" role="region" aria-labelledby="{name}" tabindex="0">'
         f'<table class="docutils sortable"><caption id="{name}">{_text(caption)}</caption>'
@@ -86,18 +88,7 @@ def from_table(table: Table, heads: int = 1) -> str:
     return sortable_table(table.name, f"{table.title}. {table.caption}", table.columns, table.rows, heads) + notes
 
 
-def _more(given: tuple[str, str] | None, columns: int) -> str:
-    if given is None:
-        return ""
-    summary, text = map(_text, given)
-    return (
-        f'<tr class="more"><td colspan="{columns}"><details><summary>{summary}</summary>'
-        f"<p>{text}</p></details></td></tr>"
-    )
-
-
-def _cell(cell: Cell, is_head: bool, is_number: bool) -> str:
-    kind = ' class="number"' if is_number else ""
+def _cell(cell: Cell, is_head: bool, kind: str) -> str:
     if cell is None or isinstance(cell, float) and np.isnan(cell):
         value, text = "", DASH
     elif isinstance(cell, Printed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -30,7 +31,13 @@ def write(site: Site) -> list[str]:
         notebook = nbformat.read(path, as_version=4)
         shutil.copyfile(path, site.source / "downloads" / path.name)
         dress(notebook)
-        _link(site, notebook, Path("notebooks") / path.name)
+        link = partial(linked, site, Path("notebooks") / path.name)
+        for cell in notebook.cells:  # links of the prose, written or computed
+            if cell.cell_type == "markdown":
+                cell.source = link(cell.source)
+            for output in cell.get("outputs", []):
+                if text := output.get("data", {}).get("text/markdown"):
+                    output.data["text/markdown"] = link(text)
         words = (
             f"{{download}}`This notebook <../downloads/{path.name}>` as executed: a figure or table is made by the "
             "cell above it. The results it reads are on the pages of each [data set](../results/index.md), as CSV. "
@@ -40,16 +47,6 @@ def write(site: Site) -> list[str]:
         nbformat.write(notebook, site.source / "notebooks" / path.name)
         names.append(f"notebooks/{path.stem}")
     return names
-
-
-def _link(site: Site, notebook: NotebookNode, name: Path) -> None:
-    """Links of the prose, written or computed, that hold in the site."""
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = linked(site, name, cell.source)
-        for output in cell.get("outputs", []):
-            if text := output.get("data", {}).get("text/markdown"):
-                output.data["text/markdown"] = linked(site, name, text)
 
 
 def dress(notebook: NotebookNode) -> None:
@@ -63,7 +60,8 @@ def dress(notebook: NotebookNode) -> None:
                 cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
             if any("image/png" in output.get("data", {}) for output in cell.outputs):
                 words = caption(cell.source, prose)
-                cell.metadata["mystnb"] = {"figure": {"caption": words}, "image": {"alt": _plain(words)}}
+                plain = re.sub(r"[`*$\\{}]", "", words)
+                cell.metadata["mystnb"] = {"figure": {"caption": words}, "image": {"alt": plain}}
 
 
 def is_setup(source: str) -> bool:
@@ -101,7 +99,3 @@ def _sentence(text: str) -> str:
     """The first sentence of a paragraph, on one line."""
     text = " ".join(text.split())
     return re.split(r"(?<=[.!?:])\s+(?=[A-Z*`$])", text)[0].rstrip(":.") + "."
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[`*$\\{}]", "", text)

@@ -40,16 +40,15 @@ def write(folder: Path, source: Path) -> None:
     site = Site.of(folder, source)
     found = claims.statements()
     datasets.write(site, found)
-    explored = explore.write(site)
+    explore.write(site)
     written = notebooks.write(site)
-    documents = guides.data_pages(site)
-    if found:
-        claims.write(site, found)
+    copied = guides.write(site)
+    claims.write(site, found)
     _api(site)
     _provenance(site)
     site.render("start.md", here=experiment.environment(), citation=_citation())
     site.render("glossary.md", terms=TERMS)
-    _index(site, found, documents=documents, notebooks=written, explored=explored, guides=guides.write(site))
+    _index(site, found, notebooks=written, **copied)
 
 
 def modules() -> list[str]:
@@ -67,20 +66,15 @@ def _index(site: Site, found: list[claims.Statement], **pages: object) -> None:
             "findings": ("docs/score.md", guides.FINDINGS)}  # fmt: skip
     reasons = misses(site.comparison)["reason"]
     known = len(reasons) and (reasons != "").all()
-    op = paths.ROOT / "data" / "benchmark" / "op.csv"
+    gpu = (paths.ROOT / "data" / "gpu" / "README.md").read_text(encoding="utf-8")
     site.render(
         "index.md", **{name: guides.passage(site, *where) for name, where in said.items()},
-        counts=claims.counts(found), first=_first(site), n_statements=len(found), on_gpu=_measured_on_gpu(),
+        counts=claims.counts(found), first=_first(site), n_statements=len(found),
+        on_gpu="Not run yet" not in gpu,  # until `make gpu`
         n_open=reasons.str.startswith("Open").sum() if known else None,
-        op=pd.read_csv(op)["ratio"] if op.exists() else None,
+        op=pd.read_csv(paths.ROOT / "data" / "benchmark" / "op.csv")["ratio"],
         competitive=[one for one in found if "ID-competitive" in one.words], **pages,
     )  # fmt: skip
-
-
-def _measured_on_gpu() -> bool:
-    """Whether `make gpu` has been run."""
-    page = paths.ROOT / "data" / "gpu" / "README.md"
-    return page.exists() and "Not run yet" not in page.read_text(encoding="utf-8")
 
 
 def _citation() -> dict[str, str]:

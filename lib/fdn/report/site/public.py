@@ -29,27 +29,15 @@ class Entry:
         return "autoclass" if inspect.isclass(self.thing) else "autofunction" if callable(self.thing) else ""
 
     @property
-    def path(self) -> str:
-        """Of the name, as users import it."""
-        return f"{self.package}.{self.name}"
-
-    @property
     def module(self) -> str:
         """Where it is defined."""
-        return self.thing.__module__ if self.kind else VALUES[self.name]
+        return getattr(self.thing, "__module__", "fdn.models.zoo")  # MODELS, a dict, does not say
 
     @property
     def summary(self) -> str:
         """One line."""
         return self.words or (inspect.getdoc(self.thing) or "").split("\n\n")[0].replace("\n", " ")
 
-
-VALUES = {
-    "MODELS": "fdn.models.zoo",
-    "PUBLISHED": "fdn.protocol",
-    "AS_WRITTEN": "fdn.protocol",
-    "RECOMMENDED": "fdn.protocol",
-}
 
 _LAYER = """import torch
 from fdn_kernels import fdn_linear
