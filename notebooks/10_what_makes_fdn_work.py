@@ -151,7 +151,7 @@ assert dataclasses.replace(now, base="recommended") == RECOMMENDED
 path = results("path", protocols)
 
 # %%
-crps = report.means(path, "crps")["mean"].unstack(["dataset", "region"]).reindex(STEPS)
+crps = report.crps_intervals(path)["mean"].unstack(["dataset", "region"]).reindex(STEPS)
 crps = crps.reindex(columns=[(name, region) for name in path["dataset"].unique() for region in report.WHERE])
 display(crps.rename(columns=report.WHERE, level="region").round(3))
 print(f"CRPS, geometric means over {path['seed'].nunique()} seeds")
@@ -185,13 +185,13 @@ def intervals_figure(found, methods, xlabel, title, line=np.nan):
 
 
 said = f"90 % intervals, {path['seed'].nunique()} seeds"
-intervals_figure(report.means(path, "crps"), list(STEPS), "CRPS", f"CRPS along the path, {said}")
+intervals_figure(report.crps_intervals(path), list(STEPS), "CRPS", f"CRPS along the path, {said}")
 
 
 # %%
 def gains(frame, region):
     """Factors of the CRPS from each step to the next, geometric means over seeds."""
-    crps = report.means(frame, "crps")["mean"].xs(region, level="region")
+    crps = report.crps_intervals(frame)["mean"].xs(region, level="region")
     steps = list(frame["method"].unique())
     return {n: {b: crps[n, b] / crps[n, a] for a, b in zip(steps, steps[1:])} for n in frame["dataset"].unique()}
 
@@ -233,7 +233,7 @@ without = results("without", protocols, {PLAIN: plain})
 
 # %%
 # CRPS without one setting each, relative to the recommended protocol, with 90 % intervals; right of 1 is worse.
-changes = report.ratios(without, WHOLE)
+changes = report.crps_intervals(without, WHOLE)
 intervals_figure(
     changes, list(WITHOUT)[1:], "ratio of CRPS", f"CRPS relative to the recommended protocol, {said}", line=1
 )
@@ -283,7 +283,7 @@ def beta_figure(found):
     return fig
 
 
-crps = report.means(by_beta, "crps")
+crps = report.crps_intervals(by_beta)
 beta_figure(crps)
 
 # %% [markdown]

@@ -60,8 +60,6 @@ def test_cells_hold_means_intervals_and_what_is_missing():
     assert page.times(frame).rows[0][1] == "2 / 0.1"
 
 
-# What each setting is worth
-
 FACTORS = {"nothing left out": 1.0, "same": 1.0, "twice": 2.0}
 
 
@@ -79,7 +77,7 @@ def settings():
 
 
 def test_ratios_are_paired_by_seed_with_students_interval(settings):
-    found = page.ratios(settings.sample(frac=1, random_state=0), "nothing left out")
+    found = page.crps_intervals(settings.sample(frac=1, random_state=0), "nothing left out")
     own, other = (
         settings.query("region == 'ood' and method == @m").sort_values("seed")["crps"].to_numpy()
         for m in ("nothing left out", "twice")

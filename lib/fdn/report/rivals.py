@@ -27,9 +27,6 @@ CAPTIONS = {"coverage_90": f"Share of targets in {INTERVALS}", "width_90": f"Of 
 LEVEL = 0.9  # of intervals over seeds
 
 
-# Beside what people use
-
-
 def summary(frame: pd.DataFrame, metric: str, region: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Mean of a metric and half of its interval (NaN for one seed): methods, FDN first, against data sets."""
     of = frame[frame["region"].eq(region) & frame[metric].notna()].groupby(["method", "dataset"])[metric]
@@ -133,26 +130,16 @@ def verdict(frame: pd.DataFrame) -> str:
             f"{covered.min():.2f} on {covered.idxmin()}, the worst of all {len(covered)} sets.")  # fmt: skip
 
 
-# What each setting is worth
+def crps_intervals(frame: pd.DataFrame, reference: str | None = None) -> pd.DataFrame:
+    """Geometric mean over seeds of the CRPS, or of its ratio to the reference's under the same seed, and its interval.
 
-
-def means(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Geometric mean over seeds and its interval: ``mean``, ``low``, ``high`` by data set, region and method."""
-    return _intervals(frame, np.log(frame[metric]))
-
-
-def ratios(frame: pd.DataFrame, reference: str, metric: str = "crps") -> pd.DataFrame:
-    """The same of the ratio to the reference under the same seed."""
-    keys = ["dataset", "region", "seed"]
-    own = frame[frame["method"].eq(reference)].set_index(keys)[metric]
-    others = frame[~frame["method"].eq(reference)]
-    return _intervals(others, np.log(others[metric] / own.reindex(pd.MultiIndex.from_frame(others[keys])).to_numpy()))
-
-
-def _intervals(frame: pd.DataFrame, logs: pd.Series) -> pd.DataFrame:
+    ``mean``, ``low``, ``high`` by data set, region and method.
+    """
+    logs = np.log(frame.set_index(["dataset", "region", "method", "seed"])["crps"])
+    if reference is not None:
+        logs = (logs - logs.xs(reference, level="method")).reorder_levels(logs.index.names).drop(reference, level=2)
     found = {}
-    for key, of in logs.groupby([frame["dataset"], frame["region"], frame["method"]], sort=False):
-        mean, half = mean_and_half(of.dropna().to_numpy(), LEVEL)
-        found[key] = np.exp([mean, mean - half, mean + half])
-    index = pd.MultiIndex.from_tuples(found, names=["dataset", "region", "method"])
-    return pd.DataFrame(found.values(), index=index, columns=["mean", "low", "high"])
+    for key, of in logs.groupby(level=[0, 1, 2], sort=False):
+        mean, half = mean_and_half(of.to_numpy(), LEVEL)
+        found[key] = {"mean": np.exp(mean), "low": np.exp(mean - half), "high": np.exp(mean + half)}
+    return pd.DataFrame(found).T.rename_axis(["dataset", "region", "method"])
