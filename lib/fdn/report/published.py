@@ -17,7 +17,7 @@ import pandas as pd
 
 from fdn.data import PAPER_DATASETS as DATASETS
 from fdn.errors import UserError
-from fdn.models import FDN_MODELS, PAPER_MODELS
+from fdn.models import FDN_MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import PUBLISHED_TABLES, REASONS
 
 PUBLISHED_METRICS = ("spearman", "slope_b", "intercept_a", "aurc", "delta_var", "delta_mse", "delta_crps")
@@ -34,6 +34,11 @@ _ROUNDING = 1e-12  # relative; makes closed ends closed in binary arithmetic
 def rows_of(metrics: pd.DataFrame, **values: object) -> pd.DataFrame:
     """The rows that hold these values, such as ``dataset="step", model="BayesNet"``."""
     return metrics[np.logical_and.reduce([metrics[column] == value for column, value in values.items()])]
+
+
+def of_stochastic(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each stochastic model that has some, in the order of the models."""
+    return {model: here for model in STOCHASTIC_MODELS if len(here := rows[rows["model"] == model])}
 
 
 def _read(path: Path, what: str, last: str) -> pd.DataFrame:

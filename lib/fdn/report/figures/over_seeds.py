@@ -13,11 +13,11 @@ from matplotlib.ticker import LogLocator
 
 from fdn import metrics as measures
 from fdn.errors import UserError
-from fdn.models import MODELS, STOCHASTIC_MODELS
+from fdn.models import MODELS
 from fdn.report.checkpoints import WITHOUT_BETA, beta_kept
 from fdn.report.figures.drawing import BAND, GREY, finite, is_positive, legend, name_columns, panels, set_title, styled
 from fdn.report.findings import DatasetResults
-from fdn.report.published import rows_of
+from fdn.report.published import of_stochastic, rows_of
 
 DELTAS = {column: f"Δ{measures.metric_of(column).heading}" for column in measures.DELTAS}
 
@@ -34,8 +34,7 @@ def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> F
     shown = metrics[(metrics["seed"] == representative) & metrics[list(DELTAS)].notna().any(axis=1)]
     if shown.empty:
         raise UserError(f"the differences between OOD and ID of seed {representative} are no numbers")
-    present = set(shown["model"])
-    models = [model for model in STOCHASTIC_MODELS if model in present]
+    models = list(of_stochastic(shown))
     looks = ({"alpha": 1.0}, {"alpha": 0.35}, {"hatch": "/////", "fill": False})
     fills = dict(zip(DELTAS, looks, strict=True))
     for position, model in enumerate(models):
@@ -68,13 +67,11 @@ def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -
     fig = Figure(layout="constrained")
     ax = fig.subplots()
     metrics = metrics[is_positive(metrics["var_ood"]) & is_positive(metrics["mse_ood"])]
-    if not metrics["model"].isin(STOCHASTIC_MODELS).any():
+    if not (by_model := of_stochastic(metrics)):
         raise UserError("no seed has a positive mean MSE and Var out of distribution, which logarithmic axes need")
     ring = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.9}
-    present = set(metrics["model"])
-    for model in [model for model in STOCHASTIC_MODELS if model in present]:
+    for model, runs in by_model.items():
         colour, marker = MODELS[model].style
-        runs = metrics[metrics["model"] == model]
         ax.scatter(
             runs["var_ood"], runs["mse_ood"], color=colour, marker=marker, s=22, alpha=0.7, linewidths=0,
             label=model,
@@ -94,10 +91,10 @@ def _curve(study: DatasetResults, model: str, kind: str, region: str = "") -> pd
 
 
 def _models(study: DatasetResults) -> list[str]:
-    known = set() if study.bands is None else set(study.bands["model"])
-    if not known:
+    models = [] if study.bands is None else list(of_stochastic(study.bands))
+    if not models:
         raise UserError(f"there are no curves of all seeds of {study.dataset}; `fdn seeds` makes them of a run's fits")
-    return [model for model in STOCHASTIC_MODELS if model in known]
+    return models
 
 
 def _over(study: DatasetResults, what: str) -> str:
