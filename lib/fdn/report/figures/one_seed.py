@@ -80,21 +80,16 @@ def _limits(frames: Points, columns: tuple[str, str] = ("var", "mse")) -> tuple[
 
 
 def _dots(ax: Axes, x: pd.Series, y: pd.Series, colour: str, marker: str, crowded: bool) -> None:
-    """A point each, or where there are too many their density."""
+    """A point each, or where there are too many their density, on axes of the same scale."""
     if crowded:
         shades = LinearSegmentedColormap.from_list(colour, ["#E4E4E4", colour])
-        log = {axis: getattr(ax, f"get_{axis}scale")() for axis in "xy"}
+        scale, ends = ax.get_xscale(), (*ax.get_xlim(), *ax.get_ylim())
         ax.hexbin(
             x, y, gridsize=22, bins="log", mincnt=1, cmap=shades, linewidths=0.1, zorder=2, rasterized=True,
-            xscale=log["x"], yscale=log["y"], extent=_extent(ax, log),
+            xscale=scale, yscale=scale, extent=np.log10(ends) if scale == "log" else ends,
         )  # fmt: skip
     else:
         ax.scatter(x, y, color=colour, marker=marker, s=4, alpha=0.35, linewidths=0, rasterized=True, zorder=2)
-
-
-def _extent(ax: Axes, scales: dict[str, str]) -> tuple[float, ...]:
-    limits = {axis: getattr(ax, f"get_{axis}lim")() for axis in "xy"}
-    return tuple(np.log10(v) if scales[a] == "log" else v for a in "xy" for v in limits[a])
 
 
 @styled
