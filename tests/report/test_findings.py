@@ -51,15 +51,9 @@ def test_the_committed_folder_is_read_with_all_its_seeds(monkeypatch, tmp_path):
 
 def test_the_place_of_a_seed_is_its_rank_among_all():
     metrics = runs(models=["BayesNet"], seeds=range(5), mse_ood=lambda m, s: [3, 9, 1, 7, 5][s], var_ood=1.0)
-    assert findings.places(metrics, 3)["BayesNet"] == {
-        "mse_ood": 4,
-        "var_ood": 1,
-        "delta_crps": 1,
-        "aurc": 1,
-        "seeds": 5,
-    }
-    assert findings.places_words(metrics, 3) == "Its rank among 5 seeds by OOD MSE, OOD Var: BayesNet 4, 1"
-    assert findings.places_words(metrics[metrics["seed"] == 3], 3) == "" and findings.places(metrics, 9) == {}
+    places = lambda runs, seed: findings.DatasetResults("step", "published", runs, seed, {}).places
+    assert places(metrics, 3) == "Its rank among 5 seeds by OOD MSE, OOD Var: BayesNet 4, 1"
+    assert places(metrics[metrics["seed"] == 3], 3) == places(metrics, 9) == places(metrics, None) == ""
 
 
 @pytest.mark.parametrize("out, recompute", [("", "yes"), (3, False), ("", 1)])

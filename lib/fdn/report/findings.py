@@ -56,8 +56,15 @@ class DatasetResults:
 
     @property
     def places(self) -> str:
-        """The rank of the seed among all."""
-        return places_words(self.runs, self.seed) if self.seed is not None else ""
+        """The ranks of the seed by OOD MSE and OOD Var, model by model, in one line; "" if it is alone."""
+        ranks, most = [], 1
+        for model, run in published.of_stochastic(self.runs).items():
+            run = run.set_index("seed")
+            if self.seed in run.index:
+                places = [(run[metric] < run.at[self.seed, metric]).sum() + 1 for metric in ("mse_ood", "var_ood")]
+                ranks.append(f"{model} {places[0]}, {places[1]}")
+                most = max(most, len(run))
+        return f"Its rank among {most} seeds by OOD MSE, OOD Var: {'; '.join(ranks)}" if most > 1 else ""
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -123,27 +130,6 @@ def dataset_results(
             return DatasetResults(dataset, protocol, runs, seed, points, f"{dataset}: {remark}.", bands=found)
     remark = f"{dataset}: {place(folder)} holds nothing to draw ({protocol})."
     return DatasetResults(dataset, protocol, runs, None, {}, remark)
-
-
-def places(runs: pd.DataFrame, seed: int) -> dict[str, dict[str, int]]:
-    """Per model and metric of the paper's rule, the rank of a seed's value among all seeds, 1 for the smallest."""
-    found: dict[str, dict[str, int]] = {}
-    for model, run in published.of_stochastic(runs).items():
-        run = run.set_index("seed")
-        if seed in run.index:
-            ranks = {m: (run[m] < run.at[seed, m]).sum() + 1 for m in published.REPRESENTED_METRICS if m in run}
-            found[model] = {metric: int(rank) for metric, rank in ranks.items()} | {"seeds": len(run)}
-    return found
-
-
-def places_words(runs: pd.DataFrame, seed: int) -> str:
-    """The ranks of a seed in OOD MSE and OOD Var, model by model, in one line; "" if there is one seed alone."""
-    found = places(runs, seed)
-    counts = {place["seeds"] for place in found.values()}
-    if not counts or max(counts) < 2:
-        return ""
-    some = [f"{model} {place['mse_ood']}, {place['var_ood']}" for model, place in found.items()]
-    return f"Its rank among {max(counts)} seeds by OOD MSE, OOD Var: {'; '.join(some)}"
 
 
 def missing_cells(

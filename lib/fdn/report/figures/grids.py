@@ -73,7 +73,7 @@ def mse_against_var(studies: Sequence[DatasetResults]) -> Figure:
         for ax in row:
             _diagonal(ax, pd.concat(shown))
         row[0].set_ylabel("MSE$_i$")
-    fig.supxlabel("Var$_i$; dashed: MSE = Var", fontsize=8)
+    fig.supxlabel("Var$_i$; dashed: MSE = Var")
     _name_rows(fig, axes, studies)
     return fig
 
@@ -90,7 +90,7 @@ def mse_against_var_fit(studies: Sequence[DatasetResults]) -> Figure:
             a, b = measures.linear_fit(frame["var"], frame["mse"])
             words.append(f"{model}: ρ {measures.spearman(frame['var'], frame['mse']):.3f}, b {b:.2f}, a {a:z.2f}")
         ax.text(1.01, 0.5, "\n".join(words), transform=ax.transAxes, va="center", fontsize=6.5)
-    fig.supxlabel("Var$_i$, ID and OOD together; dashed: MSE = Var", fontsize=8)
+    fig.supxlabel("Var$_i$, ID and OOD together; dashed: MSE = Var")
     _name_rows(fig, axes, studies)
     return fig
 
@@ -113,7 +113,7 @@ def means(studies: Sequence[DatasetResults], true_functions: Sequence[Callable |
             ax.plot(frame["z"], truth(frame["z"].to_numpy()), color="black", linestyle=":", linewidth=0.9)
         fit_scale(ax, study.points)
         ax.set_ylabel("predictive mean")
-    fig.supxlabel("split feature; ID band shaded, targets dotted or grey", fontsize=8)
+    fig.supxlabel("split feature; ID band shaded, targets dotted or grey")
     _name_rows(fig, axes, studies)
     return fig
 
@@ -126,7 +126,7 @@ def risk_coverage(studies: Sequence[DatasetResults]) -> Figure:
         risk_coverage_axes(ax, study.points)
         ax.set(ylabel=f"{study.dataset}, seed {study.seed}\nrisk (mean MSE)", xlabel="")
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="AURC", fontsize=6.5)
-    fig.supxlabel("coverage (fraction of points kept, smallest Var first)", fontsize=8)
+    fig.supxlabel("coverage (fraction of points kept, smallest Var first)")
     return fig
 
 
@@ -146,5 +146,5 @@ def deltas(studies: Sequence[DatasetResults]) -> Figure:
         ax.set_xticks(range(len(models)), models, fontsize=7)
         ax.set_ylabel(f"{study.dataset}, seed {study.seed}\nOOD − ID")
         ax.grid(axis="x", visible=False)
-    fig.supxlabel("per model, from dark to light: " + ", ".join(DELTAS.values()), fontsize=8)
+    fig.supxlabel("per model, from dark to light: " + ", ".join(DELTAS.values()))
     return fig

@@ -132,8 +132,8 @@ def checkpoint(study: DatasetResults) -> Figure:
             beta.plot(curve["x"], [beta_kept(epoch) for epoch in curve["x"]], color=GREY, linestyle=":")
             beta.set(ylim=(0, 1.05), yticks=(0, 0.5, 1))
             beta.grid(visible=False)
-    fig.supylabel("validation CRPS", fontsize=8)
-    fig.supxlabel("epoch; dotted, right axis: β; ticks: kept epochs of all seeds", fontsize=8)
+    fig.supylabel("validation CRPS")
+    fig.supxlabel("epoch; dotted, right axis: β; ticks: kept epochs of all seeds")
     set_title(fig, f"{study.dataset}, seed {study.seed}, and the 5 to 95 % band of all, protocol {study.protocol}")
     return fig
 
@@ -162,9 +162,9 @@ def uncertainty_seeds(study: DatasetResults) -> Figure:
         largest, size = max(largest, np.nanmax(np.abs(middle) + spread)), max(size, np.abs(target["middle"]).max())
     if largest > 10 * size:
         fig.axes[0].set_yscale("symlog", linthresh=10 ** np.ceil(np.log10(size)), linscale=2)
-    fig.supylabel("predictive mean", fontsize=8)
+    fig.supylabel("predictive mean")
     words = "split feature; dark band: the mean over seeds, light: ± 2 median sd of the draws; black: target"
-    fig.supxlabel(words, fontsize=8)
+    fig.supxlabel(words)
     set_title(fig, _over(study, "predictive mean"))
     return fig
 
@@ -205,7 +205,7 @@ def mse_var_seeds(study: DatasetResults) -> Figure:
         ax.set_xlabel("mean Var of the bin")
     handles, labels = fig.axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=4)
-    fig.supylabel("mean of the bin; dashed: equal to Var", fontsize=8)
+    fig.supylabel("mean of the bin; dashed: equal to Var")
     set_title(fig, _over(study, "MSE (coloured) and squared error of the mean (grey)"))
     return fig
 
@@ -243,11 +243,11 @@ def pit(study: DatasetResults) -> Figure:
             ax.vlines(centres, low, high, color=colour, linewidth=1)
             ax.axhline(1, color="black", linestyle="--", linewidth=0.8)
             covered = _curve(study, model, "coverage", region).set_index("x").loc[0.9, "middle"]
-            ax.text(0.5, 0.97, f"{covered:.0%} in 90 %", transform=ax.transAxes, ha="center", va="top", fontsize=8)
+            ax.text(0.5, 0.97, f"{covered:.0%} in 90 %", transform=ax.transAxes, ha="center", va="top")
             ax.set(xlim=(0, 1), xticks=(0, 0.5, 1), xticklabels=("0", "0.5", "1"))
         highest = len(curve) * np.nanmax([_curve(study, m, "pit", region)["high"] for m in models], initial=0.1)
         row[0].set(ylabel=f"{region}, density", ylim=(0, 1.25 * highest))
     name_columns(grid[0], models)
-    fig.supxlabel("place of the target among the draws; dashed: if it were one more draw", fontsize=8)
+    fig.supxlabel("place of the target among the draws; dashed: if it were one more draw")
     set_title(fig, _over(study, "PIT"))
     return fig
