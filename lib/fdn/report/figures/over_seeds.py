@@ -113,7 +113,7 @@ def checkpoint(study: DatasetResults) -> Figure:
 
     The line is the representative seed, whose kept epoch is ringed; ticks at the bottom are the kept epochs of all.
     """
-    fig, axes = panels(_models(study), 1.9)
+    fig, axes = panels(_models(study))
     for ax, model, colour, _ in axes:
         curve = _curve(study, model, "score")
         _fill(ax, curve["x"], curve, colour, alpha=0.2)
@@ -163,8 +163,7 @@ def uncertainty_seeds(study: DatasetResults) -> Figure:
     if largest > 10 * size:
         fig.axes[0].set_yscale("symlog", linthresh=10 ** np.ceil(np.log10(size)), linscale=2)
     fig.supylabel("predictive mean")
-    words = "split feature; dark band: the mean over seeds, light: ± 2 median sd of the draws; black: target"
-    fig.supxlabel(words)
+    fig.supxlabel("split feature; dark band: the mean over seeds, light: ± 2 median sd of the draws; black: target")
     set_title(fig, _over(study, "predictive mean"))
     return fig
 
