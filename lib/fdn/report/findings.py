@@ -190,20 +190,19 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
     return "\n".join(bullets)
 
 
-def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str, metric: str = "delta_var") -> str:
-    """A Markdown bullet: the largest over the smallest value among the seeds, for each model."""
+def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
+    """A Markdown bullet: the largest over the smallest ΔVar among the seeds, for each model."""
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
-    heading = PROTOCOL_COLUMNS[metric]
     factors = {}
     for model, run in published.of_stochastic(here).items():
-        values = run[metric].dropna()
+        values = run["delta_var"].dropna()
         if len(values) > 1:
             low, high = values.min(), values.max()
             factors[model] = f"{high / low:.1f}" if low > 0 else "changes sign" if high > 0 else DASH
     if not factors:
         return f"- **{literal(dataset)}**: one seed or none, so that nothing can be said about the spread."
     words = listing([f"{model} {factor}" for model, factor in factors.items()])
-    return f"- **{literal(dataset)}**, largest over smallest {heading} among the seeds: {words}."
+    return f"- **{literal(dataset)}**, largest over smallest ΔVar among the seeds: {words}."
 
 
 def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:

@@ -284,7 +284,7 @@ def _setting(value: object) -> str:
     return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)
 
 
-def hyperparameter_table(protocols: Mapping[str, Protocol] = PAPER_PROTOCOLS) -> Table:
+def hyperparameter_table() -> Table:
     """Every setting of the protocols side by side, one row per field of `Protocol`; differences are marked.
 
     Source: table "Monte Carlo and training Hyperparameters", Appendix F, for what the paper prints of it.
@@ -292,15 +292,15 @@ def hyperparameter_table(protocols: Mapping[str, Protocol] = PAPER_PROTOCOLS) ->
     rows = []
     for field in fields(Protocol):
         if field.name != "base":
-            values = [_setting(getattr(protocol, field.name)) for protocol in protocols.values()]
+            values = [_setting(getattr(protocol, field.name)) for protocol in PAPER_PROTOCOLS.values()]
             rows.append((f"`{field.name}`", *values, "≠" if len(set(values)) > 1 else ""))
     return Table(
         name="hyperparameters",
         title="Settings of the protocols",
         caption="Names are the fields of `fdn.protocol.Protocol`; ≠ marks where the protocols differ.",
-        columns=("Setting", *(f"`{name}`" for name in protocols), "Differs"),
+        columns=("Setting", *(f"`{name}`" for name in PAPER_PROTOCOLS), "Differs"),
         rows=tuple(rows),
-        align="l" * (len(protocols) + 1) + "c",
+        align="l" * (len(PAPER_PROTOCOLS) + 1) + "c",
     )
 
 
