@@ -50,9 +50,10 @@ def _check_points(var, mse) -> tuple[np.ndarray, np.ndarray]:
     return var, mse
 
 
-def _exponent(values: np.ndarray) -> int:
-    """The least e with all finite values below 2^e in size; 0 for zeros."""
-    return int(np.frexp(np.abs(values[np.isfinite(values)]).max(initial=0.0))[1])
+def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Values times 2^-e, and e: the least with all finite ones below 1 in size; 0 for zeros."""
+    e = int(np.frexp(np.abs(values[np.isfinite(values)]).max(initial=0.0))[1])
+    return np.ldexp(values, -e), e
 
 
 def _in_range(draws: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -69,12 +70,12 @@ def _in_range(draws: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _is_constant(values: np.ndarray) -> bool:
-    return len(values) < 2 or bool((values == values[0]).all())
+    return len(np.unique(values)) < 2  # NaN, which all are if one is, counts once
 
 
 def _mean(values: np.ndarray) -> float:
-    e = _exponent(values)
-    return float(np.ldexp(np.ldexp(values, -e).mean(), e)) if len(values) else np.nan
+    scaled, e = _scaled(values)
+    return float(np.ldexp(scaled.mean(), e)) if len(values) else np.nan
 
 
 def mse(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -314,7 +315,7 @@ def spearman(var: np.ndarray, mse: np.ndarray) -> float:
     1.0
     """
     var, mse = _check_points(var, mse)
-    if _is_constant(var) or _is_constant(mse) or np.isnan(var).any():
+    if _is_constant(var) or _is_constant(mse):
         return np.nan
     return float(np.corrcoef(_ranks(var), _ranks(mse))[0, 1])
 
@@ -332,8 +333,7 @@ def linear_fit(var: np.ndarray, mse: np.ndarray) -> tuple[float, float]:
     var, mse = _check_points(var, mse)
     if _is_constant(var):
         return np.nan, np.nan
-    e_var, e_mse = _exponent(var), _exponent(mse)
-    var, mse = np.ldexp(var, -e_var), np.ldexp(mse, -e_mse)
+    (var, e_var), (mse, e_mse) = _scaled(var), _scaled(mse)
     with np.errstate(invalid="ignore", over="ignore"):
         centred = var - var.mean()  # (T,)
         slope = centred @ (mse - mse.mean()) / (centred @ centred)
@@ -353,25 +353,17 @@ def risk_coverage(var: np.ndarray, mse: np.ndarray) -> tuple[np.ndarray, np.ndar
     >>> risk_coverage([3.0, 1.0, 1.0, 2.0], [8.0, 0.0, 2.0, 4.0])
     (array([0.25, 0.5 , 0.75, 1.  ]), array([1. , 1. , 2. , 3.5]))
     """
-    coverage, risk, e = _risk_coverage(var, mse)
-    with np.errstate(over="ignore"):
-        return coverage, np.ldexp(risk, e)
-
-
-def _risk_coverage(var: np.ndarray, mse: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Coverage, and risk as a number times 2^e."""
     var, mse = _check_points(var, mse)
-    e = _exponent(mse)
     if len(var) == 0:
-        return var, mse, e
+        return var, mse
     order = np.lexsort((mse, var))
-    var, mse = var[order], np.ldexp(mse[order], -e)
+    var, (mse, e) = var[order], _scaled(mse[order])
     first = np.flatnonzero(np.r_[True, var[1:] != var[:-1]])  # (blocks,)
     sizes = np.diff(first, append=len(var))
     n_kept = np.arange(1, len(var) + 1)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         shared = np.repeat(np.add.reduceat(mse, first) / sizes, sizes)  # (T,)
-        return n_kept / len(var), shared.cumsum() / n_kept, e
+        return n_kept / len(var), np.ldexp(shared.cumsum() / n_kept, e)
 
 
 def aurc(var: np.ndarray, mse: np.ndarray) -> float:
@@ -384,7 +376,9 @@ def aurc(var: np.ndarray, mse: np.ndarray) -> float:
     >>> aurc([3.0, 1.0, 1.0, 2.0], [8.0, 0.0, 2.0, 4.0])
     1.3125
     """
-    coverage, risk, e = _risk_coverage(var, mse)
+    var, mse = _check_points(var, mse)
+    mse, e = _scaled(mse)
+    coverage, risk = risk_coverage(var, mse)
     with np.errstate(invalid="ignore", over="ignore"):
         return float(np.ldexp(np.trapezoid(risk, coverage), e)) if len(risk) > 1 else np.nan
 
@@ -411,8 +405,8 @@ def calibration_curve(var: np.ndarray, mse: np.ndarray, bins: int = 10) -> tuple
     kept = sizes > 0
 
     def mean(values: np.ndarray) -> np.ndarray:
-        e = _exponent(values)
-        return np.ldexp(np.bincount(bin_of, weights=np.ldexp(values, -e), minlength=bins)[kept] / sizes[kept], e)
+        scaled, e = _scaled(values)
+        return np.ldexp(np.bincount(bin_of, weights=scaled, minlength=bins)[kept] / sizes[kept], e)
 
     return mean(var), mean(mse)
 

@@ -165,40 +165,31 @@ class Table:
         body = ("\n\\addlinespace\n" if tall else "\n").join(map(line, self.rows))
         label = re.sub(r"[^\w.+=-]|_", "-", self.name)
         notes = [rf"\par\smallskip{{\footnotesize {to_latex_text(note)}\par}}" for note in self.notes]
-        return (
-            "\n".join(
-                [
-                    r"% needs \usepackage{adjustbox,booktabs,makecell}",
-                    r"\begin{table}",
-                    r"\centering",
-                    rf"\caption{{{to_latex_text(self.title)}. {to_latex_text(self.caption)}}}",
-                    rf"\label{{tab:{label}}}",
-                    r"\begin{adjustbox}{max width=\linewidth}",
-                    rf"\begin{{tabular}}{{{self.align}}}",
-                    r"\toprule",
-                    line(self.columns),
-                    r"\midrule",
-                    body,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    r"\end{adjustbox}",
-                    *notes,
-                    r"\end{table}",
-                ]
-            )
-            + "\n"
-        )
+        lines = [
+            r"% needs \usepackage{adjustbox,booktabs,makecell}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{to_latex_text(self.title)}. {to_latex_text(self.caption)}}}",
+            rf"\label{{tab:{label}}}",
+            r"\begin{adjustbox}{max width=\linewidth}",
+            rf"\begin{{tabular}}{{{self.align}}}",
+            r"\toprule",
+            line(self.columns),
+            r"\midrule",
+            body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{adjustbox}",
+            *notes,
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
         """The cells alone, one row a line; the lines of a cell are joined by " / "."""
         out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerows(
-            [
-                [plain(re.sub(r"(?<!\\)`", "", c)).replace("\n", " / ") for c in row]
-                for row in [self.columns, *self.rows]
-            ]
-        )
+        shown = lambda cell: plain(re.sub(r"(?<!\\)`", "", cell)).replace("\n", " / ")
+        csv.writer(out, lineterminator="\n").writerows([map(shown, row) for row in (self.columns, *self.rows)])
         return out.getvalue()
 
     def write(self, out_dir: Path) -> list[Path]:

@@ -9,7 +9,7 @@ import pytest
 from fdn.metrics import SUMMARY_COLUMNS
 from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS
 from fdn.report import claims
-from fdn.report.claims import CLAIMS, FACTS, FDN, OTHERS, Evidence, claims_table, published_frame, variant
+from fdn.report.claims import CLAIMS, FACTS, FDN, OTHERS, Evidence, published_frame, variant
 from fdn.report.published import DATASETS
 from fdn.timing import latency
 
@@ -92,7 +92,7 @@ def test_nothing_is_said_without_the_numbers():
     assert ranking.judge(frame(spearman=(np.nan, 0.0))) is False
 
 
-def test_the_table_counts_the_seeds_in_which_a_claim_holds():
+def test_a_finding_counts_the_seeds_in_which_a_claim_holds():
     runs = []
     for seed, mse in ((0, 0.5), (1, 3.0), (2, 0.9)):
         for model, value in (dict.fromkeys(STOCHASTIC_MODELS, mse) | {BASELINE: 1.0}).items():
@@ -101,21 +101,15 @@ def test_the_table_counts_the_seeds_in_which_a_claim_holds():
             # of the squared errors 0.5 + seed / 10 of the FDNs' means, chance explains 10 / 100
             spread, error = (10.0, 0.5 + seed / 10) if model in FDN else (0.0, 0.5)
             runs.append(key | {"mse_id": value, "var_id": spread, "sqerr_mean_id": error})
-    rows = [row for row in claims_table(pd.DataFrame(runs), "step", "published").rows if "ID-comp" in row[0]]
-    assert [row[2:] for row in rows] == [("—", "2 of 3 seeds", "holds in part"), ("—", "3 of 3 seeds", "holds")]
-    others = claims_table(
-        pd.DataFrame(runs).drop(columns="sqerr_mean_id").assign(sqerr_mean_id=np.nan), "step", "published"
-    )
-    assert {row[3:] for row in others.rows if "ρ" in row[1]} == {("—", "not measured")}  # not among the metrics given
+    frames = list(claims.seed_frames(pd.DataFrame(runs), "step").values())
+    on_step = [claims.judging.judge(c, "step", published_frame("step"), frames) for c in CLAIMS if "step" in c.datasets]
+    found = [(f.published, f.numbers, f.conclusion) for f in on_step if "ID-comp" in f.words]
+    assert found == [("—", "2 of 3 seeds", "holds in part"), ("—", "3 of 3 seeds", "holds")]
+    assert {(f.numbers, f.conclusion) for f in on_step if "ρ" in f.criterion} == {("", "not measured")}  # not given
 
 
 def test_every_data_set_of_the_paper_has_claims_and_others_have_none():
-    needed = ["n_draws", "var_id", "sqerr_mean_id", "best_epoch"]
-    none = pd.DataFrame(columns=["dataset", "model", "protocol", "seed", *needed])
-    for dataset in DATASETS:
-        assert claims_table(none, dataset, "published").rows
-    table = claims_table(none, "diabetes", "published")
-    assert not table.rows and "not a data set of the paper" in table.caption
+    assert {dataset for c in CLAIMS for dataset in c.datasets} == set(DATASETS)
 
 
 def test_the_models_are_the_paper_s():

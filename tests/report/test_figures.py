@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,10 +19,11 @@ from matplotlib.text import Text
 from fdn import data, metrics, typesetting
 from fdn.errors import UserError
 from fdn.models import MODELS, STOCHASTIC_MODELS
+from fdn.protocol import PUBLISHED
 from fdn.report import figures
 from fdn.report.figures import catalogue, drawing, over_seeds
 from fdn.report.published import representative_seed
-from fdn.runs import bands
+from fdn.runs import bands, results
 
 SCALES = dict(zip(STOCHASTIC_MODELS, (0.03, 0.003, 0.05, 3.0, 10.0, 30.0)))
 
@@ -387,7 +389,15 @@ def test_saved_files_are_small_undated_and_the_same_each_time(tmp_path, points):
     assert not re.search(rb"CreationDate|ModDate|Matplotlib v", first[0].read_bytes() + first[1].read_bytes())
 
 
-def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, points, runs, monkeypatch):
+def write_figures(monkeypatch, metrics, load_points, sets, out) -> tuple[list[Path], list[str]]:
+    """Of a folder that holds these points: (dataset, model, seed) to a frame, None where there is none."""
+    of_cell = lambda folder, dataset, model, protocol, seed: load_points(dataset, model, seed)
+    monkeypatch.setattr(results, "has_points", lambda *cell: of_cell(*cell) is not None)
+    monkeypatch.setattr(results, "load_points", of_cell)
+    return figures.write_figures(out, metrics, sets, PUBLISHED, out)
+
+
+def test_write_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, points, runs, monkeypatch):
     """Takes as long as drawing every figure does."""
     saved = {}
     monkeypatch.setattr(catalogue, "save", lambda fig, stem: saved.setdefault(stem.name, [stem]))
@@ -400,7 +410,7 @@ def test_all_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, point
         return None if dataset == "step" and model == "IC-FDNet" else points[model]
 
     sets = {"energy": None, "step": data.load("step"), "sine": data.load("sine")}
-    written, missing = figures.all_figures(frame, load_points, sets, "published", tmp_path)
+    written, missing = write_figures(monkeypatch, frame, load_points, sets, tmp_path)
     kinds = ("uncertainty", "seeds", "mse_var", "mse_var_fit", "risk_coverage", "calibration", "means")
     twins = {
         kind for kind, figure in figures.FIGURES.items() if figure.needs == "bands"
@@ -472,8 +482,8 @@ def test_runs_without_numbers_are_left_out_or_said(runs, value):
 def test_one_draw_gives_the_figures_that_need_no_variance_and_names_the_others(tmp_path, points, runs, monkeypatch):
     monkeypatch.setattr(catalogue, "save", lambda fig, stem: [stem])
     single = {model: frame[80:120].assign(var=1e-6) for model, frame in points.items()}
-    written, missing = figures.all_figures(
-        runs, lambda dataset, model, seed: single[model], {"energy": None}, "published", tmp_path
+    written, missing = write_figures(
+        monkeypatch, runs, lambda dataset, model, seed: single[model], {"energy": None}, tmp_path
     )
     drawn, left_out = (
         {"seeds", "deltas", "risk_coverage", "means", "uncertainty"},
@@ -494,7 +504,7 @@ def test_damaged_points_are_said_and_the_other_models_drawn(tmp_path, points, ru
             raise UserError("0.parquet is damaged")
         return points[model][80:120]
 
-    written, missing = figures.all_figures(runs, load_points, {"energy": None}, "published", tmp_path)
+    written, missing = write_figures(monkeypatch, runs, load_points, {"energy": None}, tmp_path)
     seed = representative_seed(runs, "energy", "published")
     assert len(written) == 9 and missing == [f"energy: no points of BayesNet, seed {seed}: 0.parquet is damaged"]
 
@@ -542,7 +552,7 @@ def test_a_row_of_the_table_is_all_that_a_figure_needs(tmp_path, points, runs, m
     frame = pd.concat([runs.assign(dataset=name) for name in ("airfoil", "energy", "step")])
     sets = {"airfoil": None, "energy": None, "step": data.load("step")}
     load_points = lambda dataset, model, seed: None if dataset == "airfoil" else points[model]
-    written, _ = figures.all_figures(frame, load_points, sets, "published", tmp_path)
+    written, _ = write_figures(monkeypatch, frame, load_points, sets, tmp_path)
     expected = [("airfoil", "any"), ("airfoil", "real"), ("energy", "any"), ("energy", "pointwise"), ("energy", "real"),
                 ("step", "any"), ("step", "pointwise")]  # fmt: skip
     assert drawn == expected

@@ -16,7 +16,6 @@ from fdn import paths
 from fdn.cli import main
 from fdn.data import uci
 from fdn.errors import UserError
-from fdn.report import figures
 from fdn.runs import results
 from fdn.workflow import notebooks
 
@@ -115,7 +114,7 @@ def test_publishing_does_not_run_a_notebook_that_measures_run_times(project, mon
     write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0])
     ran = []
     monkeypatch.setattr(notebooks, "run_in_place", lambda path: ran.append(path.stem))
-    monkeypatch.setattr(figures, "all_figures", lambda *args: ([], []))
+    monkeypatch.setattr("fdn.workflow.publish.write_figures", lambda *args: ([], []))
     assert main(["publish", "--out", str(paths.DEFAULT_OUT)]) == 0
     assert ran == ["03_toy", "04_uci", "05_figures_and_tables"]
     assert "06_times.ipynb, which measures run times" in capsys.readouterr().out
@@ -164,7 +163,7 @@ def test_rows_of_other_numerics_do_not_stay_beside_new_ones(project, monkeypatch
     )
     write_results(paths.DEFAULT_OUT, ["step"], FDNS, [0])
     monkeypatch.setattr(notebooks, "run_in_place", lambda path: None)
-    monkeypatch.setattr(figures, "all_figures", lambda *args: ([], []))
+    monkeypatch.setattr("fdn.workflow.publish.write_figures", lambda *args: ([], []))
     assert main(["publish", "--out", str(paths.DEFAULT_OUT)]) == 0
     assert set(pd.read_parquet(paths.COMMITTED_RESULTS / "metrics.parquet")["seed"]) == {0}
     assert (

@@ -231,21 +231,21 @@ def of_protocols(metrics: pd.DataFrame, dataset: str, protocols: Sequence[str]) 
 def conclusion(chapter: Chapter, dataset: str) -> str:
     """Of a data set: who is most accurate inside, which FDNs are behind, whose intervals cover outside."""
     here = rows_of(chapter.metrics, dataset=dataset, protocol=chapter.label)
-    present = [m for m in STOCHASTIC_MODELS if m in set(here["model"])]
+    present = published.of_stochastic(here)
     if len(present) < 2:
         return f"- **{literal(dataset)}**: one model or none, so that there is nothing to conclude."
-    errors = {m: band(corrected_mean_error(here[here["model"] == m], "id")) for m in present}  # middle, low, high
+    errors = {m: band(corrected_mean_error(run, "id")) for m, run in present.items()}  # middle, low, high
     best = min(errors, key=lambda m: errors[m][0])
     level = [m for m in present if m != best and errors[m][1] <= errors[best][2]]
     behind = [m for m in FDN_MODELS if m in present and m != best and m not in level]
     words = f"- **{literal(dataset)}**: the most accurate mean inside is that of {best}"
     words += f", from which {listing(level)} cannot be told apart by their intervals over seeds" if level else ""
     words += f"; {listing(behind)} {'are' if len(behind) > 1 else 'is'} behind. " if behind else ". "
-    covered = here.groupby("model")["coverage_90_ood"].median().reindex(present)
+    covered = here.groupby("model")["coverage_90_ood"].median().reindex(list(present))
     enough = [m for m in present if covered[m] >= 0.9]
     words += f"90 % intervals hold at least 90 % of the targets outside for {listing(enough) or 'none'}. "
     baseline = here.loc[here["model"] == BASELINE, "mse_id"].median()
-    worse = [m for m in present if here.loc[here["model"] == m, "mse_id"].median() > baseline]
+    worse = [m for m, run in present.items() if run["mse_id"].median() > baseline]
     return words + f"Worse than the training mean inside, draw by draw: {listing(worse) or 'none'}."
 
 

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from fdn import metrics as measures
 from fdn import paths
 from fdn.arguments import seed_ranges
 from fdn.errors import UserError
@@ -58,8 +56,15 @@ class DatasetResults:
 
     @property
     def places(self) -> str:
-        """The rank of the seed among all."""
-        return places_words(self.runs, self.seed) if self.seed is not None else ""
+        """The ranks of the seed by OOD MSE and OOD Var, model by model, in one line; "" if it is alone."""
+        ranks, most = [], 1
+        for model, run in published.of_stochastic(self.runs).items():
+            run = run.set_index("seed")
+            if self.seed in run.index:
+                places = [(run[metric] < run.at[self.seed, metric]).sum() + 1 for metric in ("mse_ood", "var_ood")]
+                ranks.append(f"{model} {places[0]}, {places[1]}")
+                most = max(most, len(run))
+        return f"Its rank among {most} seeds by OOD MSE, OOD Var: {'; '.join(ranks)}" if most > 1 else ""
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -127,27 +132,6 @@ def dataset_results(
     return DatasetResults(dataset, protocol, runs, None, {}, remark)
 
 
-def places(runs: pd.DataFrame, seed: int) -> dict[str, dict[str, int]]:
-    """Per model and metric of the paper's rule, the rank of a seed's value among all seeds, 1 for the smallest."""
-    found: dict[str, dict[str, int]] = {}
-    for model in STOCHASTIC_MODELS:
-        run = runs[runs["model"] == model].set_index("seed")
-        if seed in run.index:
-            ranks = {m: (run[m] < run.at[seed, m]).sum() + 1 for m in published.REPRESENTED_METRICS if m in run}
-            found[model] = {metric: int(rank) for metric, rank in ranks.items()} | {"seeds": len(run)}
-    return found
-
-
-def places_words(runs: pd.DataFrame, seed: int) -> str:
-    """The ranks of a seed in OOD MSE and OOD Var, model by model, in one line; "" if there is one seed alone."""
-    found = places(runs, seed)
-    counts = {place["seeds"] for place in found.values()}
-    if not counts or max(counts) < 2:
-        return ""
-    some = [f"{model} {place['mse_ood']}, {place['var_ood']}" for model, place in found.items()]
-    return f"Its rank among {max(counts)} seeds by OOD MSE, OOD Var: {'; '.join(some)}"
-
-
 def missing_cells(
     metrics: pd.DataFrame, datasets: Sequence[str], models: Sequence[str], seeds: Sequence[int], protocol: str
 ) -> list[str]:
@@ -166,21 +150,6 @@ def missing_cells(
     return lines
 
 
-def seed_counts(metrics: pd.DataFrame, datasets: Sequence[str], protocol: str) -> str:
-    """A Markdown sentence: how many seeds there are of each data set, and of models that have fewer."""
-    parts = []
-    for dataset in datasets:
-        here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
-        counts = here[here["model"] != BASELINE].groupby("model", sort=False)["seed"].nunique()
-        if counts.empty:
-            parts.append(f"{literal(dataset)} none")
-            continue
-        most = counts.max()
-        fewer = [f"{model} {count}" for model, count in counts.items() if count < most]
-        parts.append(f"{literal(dataset)} {most}" + (f" ({', '.join(fewer)})" if fewer else ""))
-    return f"Seeds: {', '.join(parts)}."
-
-
 def listing(items: Sequence[str]) -> str:
     """Items as a phrase.
 
@@ -197,16 +166,18 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
     worse if its 5 to 95 % band over seeds lies wholly on that side, else the two are not told apart.
     """
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
-    present = set(here["model"])
-    models = [model for model in STOCHASTIC_MODELS if model in present]
-    if BASELINE not in present or not models:
+    baseline, models = here[here["model"] == BASELINE], published.of_stochastic(here)
+    if baseline.empty or not models:
         return f"- {literal(dataset)}: {BASELINE} or all stochastic models are missing; nothing to compare."
     bullets = []
     for region, words in (("id", "inside the band"), ("ood", "outside")):
-        level = here.loc[here["model"] == BASELINE, f"mse_{region}"].median()
+        level = baseline[f"mse_{region}"].median()
+        errors_of = {
+            "one draw": {model: band(run[f"mse_{region}"]) for model, run in models.items()},
+            "the predictive mean": {model: band(corrected_mean_error(run, region)) for model, run in models.items()},
+        }
         parts = []
-        for what, value in (("one draw", _draw_error), ("the predictive mean", corrected_mean_error)):
-            errors = {model: band(value(here[here["model"] == model], region)) for model in models}
+        for what, errors in errors_of.items():
             sides: dict[str, list[str]] = {"worse": [], "better": [], "not told apart": []}
             for model, (middle, low, high) in errors.items():
                 side = "better" if high < level else "not told apart" if low <= level else "worse"
@@ -219,24 +190,19 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
     return "\n".join(bullets)
 
 
-def _draw_error(run: pd.DataFrame, region: str) -> pd.Series:
-    return run[f"mse_{region}"]
-
-
-def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str, metric: str = "delta_var") -> str:
-    """A Markdown bullet: the largest over the smallest value among the seeds, for each model."""
+def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
+    """A Markdown bullet: the largest over the smallest ΔVar among the seeds, for each model."""
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
-    heading = PROTOCOL_COLUMNS[metric]
     factors = {}
-    for model in STOCHASTIC_MODELS:
-        values = here.loc[here["model"] == model, metric].dropna()
+    for model, run in published.of_stochastic(here).items():
+        values = run["delta_var"].dropna()
         if len(values) > 1:
             low, high = values.min(), values.max()
             factors[model] = f"{high / low:.1f}" if low > 0 else "changes sign" if high > 0 else DASH
     if not factors:
         return f"- **{literal(dataset)}**: one seed or none, so that nothing can be said about the spread."
     words = listing([f"{model} {factor}" for model, factor in factors.items()])
-    return f"- **{literal(dataset)}**, largest over smallest {heading} among the seeds: {words}."
+    return f"- **{literal(dataset)}**, largest over smallest ΔVar among the seeds: {words}."
 
 
 def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
@@ -255,36 +221,6 @@ def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
         f"lie within the range of our seeds, where {inside} would be expected of one more seed, and "
         f"{counts['central']:.0f} within 5–95 %, where {central} would be."
     )
-
-
-def mean_error_table(found: DatasetResults) -> Table:
-    r"""Is Var_i informative about the error of the predictive mean, or only about itself?
-
-    MSE_i = Var_i + Bias_i^2 with Bias_i^2 = (mean_i - y_i)^2, so b = 1 + b', where b' is the slope of
-    Bias_i^2 against Var_i: for errors as large as the spread says, b' = 1. Rows are models; columns are the
-    share of Var in the MSE of a region, Spearman correlations with Var_i of MSE_i and of Bias_i^2, b and b'.
-    Of one seed, over all test points unless a region is named. Source: ours; from the terms of Appendix H.
-    """
-    rows = []
-    for model, frame in found.points.items():
-        frame = frame.assign(bias2=(frame["mean"] - frame["y"]) ** 2)
-        regions = [frame[frame["region"] == region] for region in ("ID", "OOD")]
-        shares = [part["var"].sum() / part["mse"].sum() for part in regions]
-        rhos = [measures.spearman(frame["var"], frame[column]) for column in ("mse", "bias2")]
-        rhos += [measures.spearman(part["var"], part["bias2"]) for part in regions]
-        slopes = [measures.linear_fit(frame["var"], frame[column])[1] for column in ("mse", "bias2")]
-        percent = [DASH if np.isnan(share) else f"{share:.1%}" for share in shares]
-        rows.append((model, *percent, *map(plain_number, (*rhos, *slopes))))
-    return Table(
-        name=f"mean_error_{found.dataset}",
-        title=f"Var against the error of the predictive mean on {literal(found.dataset)}",
-        caption=f"Seed {found.seed}, protocol `{found.protocol}`. Bias² is the squared error of the "
-        "predictive mean, b′ the slope of its fit against Var.",
-        columns=("Model", "Var/MSE, ID", "Var/MSE, OOD", "ρ(Var, MSE)", "ρ(Var, Bias²)", "the same, ID",
-                 "the same, OOD", "b", "b′ = b − 1"),
-        rows=tuple(rows),
-        align="l" + "r" * 8,
-    )  # fmt: skip
 
 
 def protocol_table(

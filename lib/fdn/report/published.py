@@ -7,7 +7,6 @@ digits matter: a number printed as 0.4 stands for anything from 0.35 to 0.45.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import product
 from pathlib import Path
@@ -18,7 +17,7 @@ import pandas as pd
 
 from fdn.data import PAPER_DATASETS as DATASETS
 from fdn.errors import UserError
-from fdn.models import FDN_MODELS, PAPER_MODELS
+from fdn.models import FDN_MODELS, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import PUBLISHED_TABLES, REASONS
 
 PUBLISHED_METRICS = ("spearman", "slope_b", "intercept_a", "aurc", "delta_var", "delta_mse", "delta_crps")
@@ -35,6 +34,11 @@ _ROUNDING = 1e-12  # relative; makes closed ends closed in binary arithmetic
 def rows_of(metrics: pd.DataFrame, **values: object) -> pd.DataFrame:
     """The rows that hold these values, such as ``dataset="step", model="BayesNet"``."""
     return metrics[np.logical_and.reduce([metrics[column] == value for column, value in values.items()])]
+
+
+def of_stochastic(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each stochastic model that has some, in the order of the models."""
+    return {model: here for model in STOCHASTIC_MODELS if len(here := rows[rows["model"] == model])}
 
 
 def _read(path: Path, what: str, last: str) -> pd.DataFrame:
@@ -64,7 +68,7 @@ def load_published(path: Path = PUBLISHED_TABLES) -> pd.DataFrame:
     for column, known in zip(_KEY, (DATASETS, PAPER_MODELS, PUBLISHED_METRICS)):
         if unknown := sorted(set(table[column]) - set(known)):
             raise UserError(f"{path} has the unknown {column} {unknown[0]!r}, expected {', '.join(known)}")
-    expected = pd.MultiIndex.from_tuples(product(DATASETS, PAPER_MODELS, PUBLISHED_METRICS), names=_KEY)
+    expected = pd.MultiIndex.from_product([DATASETS, PAPER_MODELS, PUBLISHED_METRICS], names=_KEY)
     table = table.set_index(_KEY)["printed"]
     repeated, missing = table.index[table.index.duplicated()], expected.difference(table.index, sort=False)
     if len(repeated) or len(missing):
@@ -119,11 +123,8 @@ def _statistics(number: NamedTuple, values: np.ndarray) -> dict[str, object]:
     slack = _ROUNDING * max(1.0, abs(number.published), abs(low), abs(high))
     reach = number.half_unit + slack
     below, above = values < number.published - reach, values > number.published + reach
-    verdict = OUTSIDE
-    for name, left, right in ((CENTRAL, q05, q95), (RANGE, low, high)):
-        if number.published + reach >= left and number.published - reach <= right:
-            verdict = name
-            break
+    meets = lambda left, right: number.published + reach >= left and number.published - reach <= right
+    verdict = CENTRAL if meets(q05, q95) else RANGE if meets(low, high) else OUTSIDE
     place = (1 + below.mean() - above.mean()) / 2
     return {"median": median, "min": low, "max": high, "q05": q05, "q95": q95, "place": place, "verdict": verdict}
 
@@ -162,39 +163,23 @@ def _count(numbers: pd.DataFrame) -> dict[str, float]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Group:
-    """The published run of one (data set, model) and our seeds, each placed among all the others."""
+def _places(metrics_df: pd.DataFrame, protocol: str) -> dict[tuple[str, str], np.ndarray]:
+    """Of each (data set, model) the place of every run's numbers among the other runs', (1 + seeds, metrics).
 
-    dataset: str
-    model: str
-    places: np.ndarray  # (1 + seeds, metrics): the published run first
-
-    @property
-    def distances(self) -> np.ndarray:
-        """How far from the middle a run's numbers lie: mean over metrics of |2 place - 1|, (1 + seeds,)."""
-        return np.abs(2 * self.places - 1).mean(axis=1)
-
-    @property
-    def fifths(self) -> np.ndarray:
-        """How many of a run's numbers have their place in each fifth of [0, 1], (1 + seeds, 5)."""
-        fifth = np.minimum((5 * self.places).astype(int), 4)
-        return (fifth[..., None] == np.arange(5)).sum(axis=1)
-
-
-def _groups(metrics_df: pd.DataFrame, protocol: str) -> list[_Group]:
-    cells, groups = _cells(metrics_df, protocol), []
-    for (dataset, model), numbers in load_published().groupby(["dataset", "model"], sort=False):
-        if (dataset, model) not in cells:
+    The published run comes first.
+    """
+    cells, found = _cells(metrics_df, protocol), {}
+    for group, numbers in load_published().groupby(["dataset", "model"], sort=False):
+        if group not in cells:
             continue
-        seeds = cells[dataset, model][list(numbers["metric"])].to_numpy(dtype=np.float64)  # (seeds, 7)
+        seeds = cells[group][list(numbers["metric"])].to_numpy(dtype=np.float64)  # (seeds, 7)
         seeds = seeds[np.isfinite(seeds).all(axis=1)]
         digits = np.round(-np.log10(2 * numbers["half_unit"])).astype(int)  # as many decimals as are printed
         runs = np.vstack([numbers["published"], seeds])  # (1 + seeds, 7)
         runs = np.column_stack([np.round(column, d) for column, d in zip(runs.T, digits)])
         if len(seeds):
-            groups.append(_Group(dataset, model, (pd.DataFrame(runs).rank().to_numpy() - 1) / len(seeds)))
-    return groups
+            found[group] = (pd.DataFrame(runs).rank().to_numpy() - 1) / len(seeds)
+    return found
 
 
 def uniformity(metrics_df: pd.DataFrame, protocol: str = "published", resamples: int = 20_000) -> pd.DataFrame:
@@ -212,20 +197,21 @@ def uniformity(metrics_df: pd.DataFrame, protocol: str = "published", resamples:
     picks), p. Seeds with a number that is not finite are left out.
     Source: ours, for the tables of Appendix F.
     """
-    groups = _groups(metrics_df, protocol)
+    groups = _places(metrics_df, protocol)
+    apart = {group: np.abs(2 * places - 1).mean(axis=1) for group, places in groups.items()}  # (1 + seeds,) each
     rng = np.random.default_rng(0)
-    picks = [rng.choice(group.distances, resamples) for group in groups]  # groups x (resamples,)
-    sets = [("total", "total", range(len(groups)))]
-    for by, names in (("dataset", DATASETS), ("model", PAPER_MODELS)):
-        sets += [(by, name, [i for i, g in enumerate(groups) if getattr(g, by) == name]) for name in names]
-    sets += [("group", f"{g.dataset} {g.model}", [i]) for i, g in enumerate(groups)]
+    picks = {group: rng.choice(distances, resamples) for group, distances in apart.items()}
+    sets = [("total", "total", list(groups))]
+    sets += [("dataset", name, [group for group in groups if group[0] == name]) for name in DATASETS]
+    sets += [("model", name, [group for group in groups if group[1] == name]) for name in PAPER_MODELS]
+    sets += [("group", " ".join(group), [group]) for group in groups]
     rows = []
     for by, name, members in sets:
-        if not len(members):
+        if not members:
             continue
-        distances = [groups[i].distances for i in members]
-        distance, expected = (np.mean([pick(d) for d in distances]) for pick in (lambda d: d[0], np.mean))
-        chance = np.mean([picks[i] for i in members], axis=0) if len(members) > 1 else distances[0][1:]
+        distances = [apart[group] for group in members]
+        distance, expected = np.mean([d[0] for d in distances]), np.mean([d.mean() for d in distances])
+        chance = np.mean([picks[group] for group in members], axis=0) if len(members) > 1 else distances[0][1:]
         p = (1 + (chance >= distance - _ROUNDING).sum()) / (1 + len(chance))
         rows.append((by, name, len(members), distance, expected, p))
     return pd.DataFrame(rows, columns=["by", "name", "groups", "distance", "expected", "p"])
@@ -237,9 +223,11 @@ def fifths(metrics_df: pd.DataFrame, protocol: str = "published") -> pd.DataFram
     Columns: fifth (1 to 5), published, expected: the mean count when each (data set, model) takes any of its
     runs with equal chance, as in :func:`uniformity`. Source: ours.
     """
-    counts = [group.fifths for group in _groups(metrics_df, protocol)]
-    published = np.sum([c[0] for c in counts], axis=0) if counts else np.zeros(5, int)
-    expected = np.sum([c.mean(axis=0) for c in counts], axis=0) if counts else np.zeros(5)
+    published, expected = np.zeros(5, int), np.zeros(5)
+    for places in _places(metrics_df, protocol).values():
+        fifth = np.minimum((5 * places).astype(int), 4)  # (1 + seeds, metrics)
+        counts = (fifth[..., None] == np.arange(5)).sum(axis=1)  # (1 + seeds, 5)
+        published, expected = published + counts[0], expected + counts.mean(axis=0)
     return pd.DataFrame({"fifth": np.arange(1, 6), "published": published, "expected": expected})
 
 
@@ -268,9 +256,8 @@ def diagnosis(metrics_df: pd.DataFrame, dataset: str, model: str, protocol: str 
         with np.errstate(invalid="ignore", divide="ignore"):
             z, z_seeds = (value - centre) / spread, (scaled - centre) / spread
         known = {name: getattr(row, name) for name in ("metric", "published", "printed", "place", "verdict")}
-        out.append(
-            known | {"scale": "log" if log else "linear", "z": z, "z_seeds": z_seeds} | dict(zip(runs.index, values))
-        )
+        known |= {"scale": "log" if log else "linear", "z": z, "z_seeds": z_seeds}
+        out.append(known | dict(zip(runs.index, values)))
     return pd.DataFrame(out)
 
 

@@ -185,18 +185,16 @@ def result_table(
     """
     published = load_published()
     printed = published.set_index(["dataset", "model", "metric"])["printed"]
-    known = published["dataset"].eq(dataset)
-    decimals = (
-        (published[known] if known.any() else published)
-        .groupby("metric")["printed"]
-        .agg(lambda texts: max(len(text.partition(".")[2]) for text in texts))
-    )
+    known = rows_of(published, dataset=dataset)
+    in_paper = len(known) > 0
+    texts = (known if in_paper else published).groupby("metric")["printed"]
+    decimals = texts.agg(lambda texts: max(len(text.partition(".")[2]) for text in texts))
     runs = _runs(metrics, dataset, protocol)
     rows = []
     order = (*PAPER_MODELS, *(m for m in STOCHASTIC_MODELS if m in runs and m not in PAPER_MODELS))
     models = [model for model in order if model in models]
     for model in models:
-        in_print = known.any() and model in PAPER_MODELS
+        in_print = in_paper and model in PAPER_MODELS
         cells = [model, "published\nmedian\n[min, max]" if in_print else "median\n[min, max]"]
         for metric in RESULT_COLUMNS:
             text = MISSING
@@ -206,28 +204,22 @@ def result_table(
         rows.append(tuple(cells))
     seeds = _seed_text({model: run for model, run in runs.items() if model in models})
     missing = [model for model in models if model not in runs]
-    origin = "the published value, then " if known.any() else "not a data set of the paper; "
+    origin = "the published value, then " if in_paper else "not a data set of the paper; "
+    warning = ""
+    if in_paper and protocol != PUBLISHED.label:
+        warning = (
+            " **Not like with like**: the published numbers were computed with the protocol "
+            f"`{PUBLISHED.label}`, these runs with `{protocol}`, so that they need not agree."
+        )
     return Table(
         name=f"results_{dataset}",
         title=f"Calibration and uncertainty on {literal(dataset)}",
         caption=f"In each cell: {origin}median and [min, max] over {seeds} (protocol `{protocol}`). Lower is "
-        "better for AURC, ΔMSE and ΔCRPS (Δ = OOD − ID); the ideal fit MSE = a + b Var has a = 0, b = 1."
-        + _not_the_published(protocol)
-        * bool(known.any()),
+        f"better for AURC, ΔMSE and ΔCRPS (Δ = OOD − ID); the ideal fit MSE = a + b Var has a = 0, b = 1.{warning}",
         columns=("Model", "Value", *RESULT_COLUMNS.values()),
         rows=tuple(rows),
         align="ll" + "r" * len(RESULT_COLUMNS),
         notes=_notes(rows, missing, f"on {literal(dataset)}, protocol `{protocol}`"),
-    )
-
-
-def _not_the_published(protocol: str) -> str:
-    """A warning where published numbers stand beside runs with other settings."""
-    if protocol == PUBLISHED.label:
-        return ""
-    return (
-        f" **Not like with like**: the published numbers were computed with the protocol `{PUBLISHED.label}`, these "
-        f"runs with `{protocol}`, so that they need not agree."
     )
 
 
@@ -292,7 +284,7 @@ def _setting(value: object) -> str:
     return np.format_float_positional(value, trim="-") if isinstance(value, float) else str(value)
 
 
-def hyperparameter_table(protocols: Mapping[str, Protocol] = PAPER_PROTOCOLS) -> Table:
+def hyperparameter_table() -> Table:
     """Every setting of the protocols side by side, one row per field of `Protocol`; differences are marked.
 
     Source: table "Monte Carlo and training Hyperparameters", Appendix F, for what the paper prints of it.
@@ -300,15 +292,15 @@ def hyperparameter_table(protocols: Mapping[str, Protocol] = PAPER_PROTOCOLS) ->
     rows = []
     for field in fields(Protocol):
         if field.name != "base":
-            values = [_setting(getattr(protocol, field.name)) for protocol in protocols.values()]
+            values = [_setting(getattr(protocol, field.name)) for protocol in PAPER_PROTOCOLS.values()]
             rows.append((f"`{field.name}`", *values, "≠" if len(set(values)) > 1 else ""))
     return Table(
         name="hyperparameters",
         title="Settings of the protocols",
         caption="Names are the fields of `fdn.protocol.Protocol`; ≠ marks where the protocols differ.",
-        columns=("Setting", *(f"`{name}`" for name in protocols), "Differs"),
+        columns=("Setting", *(f"`{name}`" for name in PAPER_PROTOCOLS), "Differs"),
         rows=tuple(rows),
-        align="l" * (len(protocols) + 1) + "c",
+        align="l" * (len(PAPER_PROTOCOLS) + 1) + "c",
     )
 
 
@@ -349,11 +341,8 @@ def model_table(protocol: Protocol, n_features: Sequence[int]) -> Table:
     for d in n_features:
         for row in model_grid(d, protocol):
             optional = [DASH if row[width] is None else str(row[width]) for width in ("hyper", "latent")]
-            counts = (
-                row["members"],
-                row["n_params"],
-                *multiply_accumulates(model_spec(row["model"], d, protocol), d, protocol),
-            )
+            per_point, per_pass = multiply_accumulates(model_spec(row["model"], d, protocol), d, protocol)
+            counts = row["members"], row["n_params"], per_point, per_pass
             rows.append((str(d), str(row["model"]), str(row["hidden"]), *optional, *map(str, counts)))
     return Table(
         name=f"models_{protocol.label}",

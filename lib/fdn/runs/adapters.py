@@ -38,11 +38,10 @@ PLAIN, DROPOUT, ENSEMBLE = "plain network", "MC dropout", f"ensemble of {MEMBERS
 
 
 class Variant(NamedTuple):
-    """Which layers of the plain network become FDN layers, and how: arguments of :func:`fdn.nn.to_fdn`."""
+    """Which layers of the plain network become FDN layers, the others frozen, and options of :func:`fdn.nn.to_fdn`."""
 
     layers: Sequence[str]
     options: Mapping[str, Any] = {}
-    freeze: str | None = "others"
 
 
 LOW_RANK = {"structure": "low_rank", "rank": 4, "residual": True}
@@ -146,9 +145,9 @@ def fit(task: Task, seed: int) -> dict[str, Fitted]:
         networks = [task.network(rate) for rate in RATES]
         return _best(networks, [train(task, net, task.epochs[0]) for net in networks], RATES)
 
-    def adapted(layers: Sequence[str], options: Mapping[str, Any], freeze: str | None) -> Fitted:
+    def adapted(layers: Sequence[str], options: Mapping[str, Any]) -> Fitted:
         plain = found[PLAIN]
-        networks = [to_fdn(plain.networks[0], layers, freeze=freeze, **options) for _ in BETAS]
+        networks = [to_fdn(plain.networks[0], layers, freeze="others", **options) for _ in BETAS]
         scores = [train(task, net, task.epochs[1], LOOK, plain.number, beta) for net, beta in zip(networks, BETAS)]
         return _best(networks, scores, BETAS)
 

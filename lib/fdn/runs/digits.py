@@ -93,11 +93,10 @@ def measure(fitted: Fitted) -> list[dict[str, Any]]:
     rows = []
     for angle in ANGLES:
         turned = ndimage.rotate(images, angle, (2, 1), reshape=False, order=1)
-        draws, row = _draws(fitted, as_input(turned)), {"angle": angle}
-        for kind, temperature in (("", 1.0), ("_tempered", fitted.number)):
-            p = tempered(draws, temperature)
-            if not kind:
-                row["accuracy"] = float((p.argmax(-1) == labels).double().mean())
+        draws = _draws(fitted, as_input(turned))
+        said = {kind: tempered(draws, t) for kind, t in (("", 1.0), ("_tempered", fitted.number))}
+        row = {"angle": angle, "accuracy": float((said[""].argmax(-1) == labels).double().mean())}
+        for kind, p in said.items():
             row[f"nll{kind}"] = float(F.nll_loss(p.clamp_min(1e-30).log(), labels))
             row[f"ece{kind}"] = expected_calibration_error(p, labels)
         rows.append(row)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from fdn.models import PAPER_MODELS, count_parameters, model_spec, multiply_accumulates
+from fdn.models import PAPER_MODELS, ModelSpec, count_parameters, model_spec, multiply_accumulates
 from fdn.protocol import PUBLISHED
 from fdn.report import published
 from fdn.report.claims.statements import FDN
@@ -87,12 +87,6 @@ def _updates(evidence: Evidence) -> Judged:
     return members * each == epochs, f"{epochs} epochs of each model; {members} members of {each} epochs"
 
 
-def _draws(evidence: Evidence) -> Judged:
-    return PUBLISHED.eval_draws == PUBLISHED.ensemble_members, (
-        f"K = {PUBLISHED.eval_draws} draws, but {PUBLISHED.ensemble_members} members of the ensemble"
-    )
-
-
 def _step_costs(evidence: Evidence) -> Judged:
     models = [model for model in PAPER_MODELS if model != latency.ENSEMBLE]
     ratios = {model: evidence.time("step", model) / evidence.time("step", "BayesNet") for model in models}
@@ -100,9 +94,14 @@ def _step_costs(evidence: Evidence) -> Judged:
     return _verdict([spread], lambda value: value <= 2), f"training step in units of BayesNet's: {_named(ratios)}"
 
 
+def _wide(model: str, width: int) -> ModelSpec:
+    """A model with two hidden layers of this width."""
+    return replace(model_spec(model, 1, PUBLISHED), hidden=(width, width))
+
+
 def _operations(model: str, width: int, n: int) -> float:
-    """Multiply-accumulates of the forward passes of an epoch on n examples, with two hidden layers of this width."""
-    spec = replace(model_spec(model, 1, PUBLISHED), hidden=(width, width))
+    """Multiply-accumulates of the forward passes of an epoch on n examples, of a model of this width."""
+    spec = _wide(model, width)
     per_point, per_pass = multiply_accumulates(spec, 1, PUBLISHED)
     return spec.members * (n * per_point + n / PUBLISHED.batch_size * per_pass)
 
@@ -142,12 +141,9 @@ def _overhead(evidence: Evidence) -> Judged:
 
 
 def _no_cubic(evidence: Evidence) -> Judged:
-    sizes = (64, 128, 256)
-
-    def parameters(model: str, width: int) -> int:
-        return count_parameters(replace(model_spec(model, 1, PUBLISHED), hidden=(width, width)), 1, PUBLISHED)
-
-    found = {model: exponent(sizes, [parameters(model, size) for size in sizes]) for model in FDN}
+    widths = (64, 128, 256)
+    counts = {model: [count_parameters(_wide(model, width), 1, PUBLISHED) for width in widths] for model in FDN}
+    found = {model: exponent(widths, parameters) for model, parameters in counts.items()}
     return _verdict(found.values(), lambda value: value <= 2.05), f"exponent of the parameters: {_named(found)}"
 
 
@@ -158,21 +154,16 @@ def _latency_of_draws(evidence: Evidence) -> Judged:
 
 
 def _more_per_example(evidence: Evidence) -> Judged:
-    counts = {model: multiply_accumulates(model_spec(model, 1, PUBLISHED), 1, PUBLISHED)[0] for model in _PAIR}
-    timed = evidence.time("step", _PAIR[0]) / evidence.time("step", _PAIR[1])
+    hyper, plain = pair = ("HyperNet", "MLPNet")
+    counts = {model: multiply_accumulates(model_spec(model, 1, PUBLISHED), 1, PUBLISHED)[0] for model in pair}
+    timed = evidence.time("step", hyper) / evidence.time("step", plain)
     words = f"multiply-accumulates on one input: {_named(counts)}; time of a training step, not judged: "
-    return counts[_PAIR[0]] > counts[_PAIR[1]], f"{words}{plain_number(timed)} times as long"
+    return counts[hyper] > counts[plain], f"{words}{plain_number(timed)} times as long"
 
 
-_PAIR = ("HyperNet", "MLPNet")
-
-
-def _slower(what: str, quantity: str, model: str, base: str, size: float | None = None) -> Callable[[Evidence], Judged]:
-    def judge(evidence: Evidence) -> Judged:
-        ratio = evidence.time(quantity, model, size) / evidence.time(quantity, base, size)
-        return _verdict([ratio], lambda value: value > 1), f"{what}: {plain_number(ratio)}"
-
-    return judge
+def _latency_of_a_draw(evidence: Evidence) -> Judged:
+    ratio = evidence.time("prediction", "LP-FDNet", 1) / evidence.time("prediction", BASE_MLP, 1)
+    return _verdict([ratio], lambda value: value > 1), f"one draw over {BASE_MLP}: {plain_number(ratio)}"
 
 
 def _hyper_products(evidence: Evidence) -> Judged:
@@ -210,14 +201,11 @@ def _draws_at_most(most: int, draws: int) -> Callable[[Evidence], Judged]:
 
 
 def _matched(evidence: Evidence) -> Judged:
-    (alike, counts), (updated, updates), (drawn, draws) = _alike(evidence), _updates(evidence), _draws(evidence)
-    return None if alike is None else alike and updated and drawn, f"{counts}; {updates}; {draws}"
-
-
-def _alike(evidence: Evidence) -> Judged:
-    counts = _counts(evidence)
-    ratios = {row.Index: row.max / row.min for row in counts.itertuples()}
-    return _verdict(ratios.values(), lambda ratio: ratio <= 1.05 / 0.95), f"largest over smallest P: {_named(ratios)}"
+    ratios = {row.Index: row.max / row.min for row in _counts(evidence).itertuples()}
+    alike, (updated, updates) = _verdict(ratios.values(), lambda ratio: ratio <= 1.05 / 0.95), _updates(evidence)
+    draws, members = PUBLISHED.eval_draws, PUBLISHED.ensemble_members
+    words = f"largest over smallest P: {_named(ratios)}; {updates}; K = {draws} draws, but {members} members of the "
+    return None if alike is None else alike and updated and draws == members, f"{words}ensemble"
 
 
 _FACTS: dict[str, tuple[tuple[object, ...], ...]] = {  # kind, words, criterion, judge, published
@@ -245,7 +233,7 @@ _FACTS: dict[str, tuple[tuple[object, ...], ...]] = {  # kind, words, criterion,
     "5 Limitations": (
         ("time", "LP-FDN samples weights layer-by-layer, introducing additional latency relative to a deterministic "
          "forward pass", "one draw takes longer than the deterministic network of the same width",
-         _slower(f"one draw over {BASE_MLP}", "prediction", "LP-FDNet", BASE_MLP, 1)),
+         _latency_of_a_draw),
         ("time", "test-time sampling also incurs a compute–latency trade-off with the number of Monte Carlo samples K",
          "100 draws take more than twice as long as one, for both FDNs", _latency_of_draws),
         ("count", "though we keep K small in our experiments", "K at most 10 in validation and test",

@@ -20,6 +20,7 @@ from fdn.report.tables import DASH, corrected_mean_error, plain_number
 SHARES = {"always": (0.8, 0.2), "often": (0.5, 0.2), "can": (0.5, 0.0), "alike": (0.5, 0.5)}
 UNTOLD = 0.2  # share of seeds whose errors of the mean are not above 0 from which on nothing is concluded
 NEAR_MEAN = 0.05  # an error less than this share below that of predicting the training mean is called no better
+YES_NO = {True: "yes", False: "no", None: DASH}
 HOLDS, FAILS, PARTLY, UNMEASURED = "holds", "does not hold", "holds in part", "not measured"
 
 
@@ -72,14 +73,6 @@ def _joined(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([frame.rename(index=lambda row, d=dataset: f"{d}/{row}") for dataset, frame in frames.items()])
 
 
-def _median(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(frames).groupby(level=0).median()
-
-
-def _yes_no(verdict: bool | None) -> str:
-    return {True: "yes", False: "no", None: DASH}[verdict]
-
-
 def judge(claim: Claim, dataset: str, theirs: pd.DataFrame, ours: Sequence[pd.DataFrame]) -> Finding:
     """A claim put to the published table and to every seed's frame of a data set.
 
@@ -89,18 +82,20 @@ def judge(claim: Claim, dataset: str, theirs: pd.DataFrame, ours: Sequence[pd.Da
     relevant = [frame for frame, verdict in zip(ours, verdicts) if verdict is not None]
     held, seeds = verdicts.count(True), len(relevant)
     untold = sum(set(claim.models) <= set(frame.index) and not claim.tells(frame) for frame in ours)
-    medians = _median(relevant) if relevant else None
+    medians = pd.concat(relevant).groupby(level=0).median() if relevant else None
     median = claim.judge(medians) if relevant else None
     numbers, conclusion = f"{held} of {seeds} seeds" if seeds else "", UNMEASURED
     if untold:
         numbers = f"{numbers}; in {untold} more an error is not above 0".removeprefix("; ")
     if seeds and untold <= UNTOLD * (seeds + untold):
-        conclusion = _conclusion(float(bool(median)) if claim.said == "alike" else held / seeds, *SHARES[claim.said])
-    printed = _yes_no(claim.judge(theirs))
+        share = float(bool(median)) if claim.said == "alike" else held / seeds
+        enough, too_few = SHARES[claim.said]
+        conclusion = HOLDS if share >= enough else FAILS if share <= too_few else PARTLY
     easy = conclusion == HOLDS and claim.said == "alike" and "mean_error_id" in claim.metrics
     return Finding(
-        claim.section, "result", claim.said, claim.words, claim.criterion, dataset, printed, held if seeds else None,
-        seeds, _yes_no(median), numbers, conclusion, remark=_beside_the_mean(medians) if easy else "",
+        claim.section, "result", claim.said, claim.words, claim.criterion, dataset, YES_NO[claim.judge(theirs)],
+        held if seeds else None, seeds, YES_NO[median], numbers, conclusion,
+        remark=_beside_the_mean(medians) if easy else "",
     )  # fmt: skip
 
 
@@ -117,10 +112,6 @@ def _beside_the_mean(medians: pd.DataFrame) -> str:
         f"there {f'only {who}' if who else 'none'} of the six {'are' if len(better) > 1 else 'is'} more than "
         f"{NEAR_MEAN:.0%} below the error of predicting the training mean ({plain_number(bar)})"
     )
-
-
-def _conclusion(share: float, holds: float, fails: float) -> str:
-    return HOLDS if share >= holds else FAILS if share <= fails else PARTLY
 
 
 def findings(metrics: pd.DataFrame, times: pd.DataFrame | None) -> list[Finding]:
@@ -142,31 +133,13 @@ def findings(metrics: pd.DataFrame, times: pd.DataFrame | None) -> list[Finding]
     for fact in FACTS:
         verdict, numbers = fact.judge(evidence)
         conclusion = {True: HOLDS, False: FAILS, None: UNMEASURED}[verdict]
-        found.append(
-            Finding(
-                fact.section,
-                fact.kind,
-                "",
-                fact.words,
-                fact.criterion,
-                "",
-                fact.published,
-                None,
-                0,
-                DASH,
-                numbers,
-                conclusion,
-            )
-        )
-    return sorted(found, key=lambda finding: _section_order(finding.section))
+        about = fact.section, fact.kind, "", fact.words, fact.criterion
+        found.append(Finding(*about, "", fact.published, None, 0, DASH, numbers, conclusion))
+    return sorted(found, key=lambda f: (f.section.startswith("Appendix"), f.section != "Abstract", f.section))
 
 
 def _names_ensembles(finding: Finding) -> bool:
     return "nsemble" in finding.words + finding.criterion or "all six" in finding.criterion
-
-
-def _section_order(section: str) -> tuple[bool, bool, str]:
-    return section.startswith("Appendix"), section != "Abstract", section
 
 
 def overall(conclusions: Iterable[str], said: str = "always") -> str:

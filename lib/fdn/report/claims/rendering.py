@@ -1,36 +1,23 @@
-"""The page of all statements, and the table of those about one data set."""
+"""The page of all statements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
 
 from fdn import paths
 from fdn.protocol import PUBLISHED
-from fdn.report.checkpoints import inside_words, kept_at
+from fdn.report.checkpoints import inside_words
 from fdn.report.claims.facts import KINDS
-from fdn.report.claims.judging import (
-    SHARES,
-    UNTOLD,
-    Finding,
-    by_statement,
-    findings,
-    judge,
-    published_frame,
-    seed_frames,
-    summary,
-    verdict,
-)
-from fdn.report.claims.statements import CLAIMS
+from fdn.report.claims.judging import SHARES, UNTOLD, Finding, by_statement, findings, summary, verdict
 from fdn.report.tables import DASH
 from fdn.runs import extras, results
 from fdn.timing import latency
-from fdn.typesetting import Table
+from fdn.typesetting import pipe_table
 
-SHOWN_WITH_A_DATASET = ("Abstract", "1", "4.5")  # sections whose claims the notebooks put to each data set
+COLUMNS = "The paper's words", "Kind", "Data set", "Our criterion", "Published table", "Ours", "Kept", "Conclusion"
 
 
 def _percent(said: str, end: int) -> str:
@@ -80,24 +67,7 @@ def page(found: Sequence[Finding], metrics: pd.DataFrame) -> str:
         "error is below what the draws resolve, and is no win.",
     ]
     for section, rows in sections.items():
-        table = Table(
-            name="claims",
-            title=section,
-            caption="",
-            columns=(
-                "The paper's words",
-                "Kind",
-                "Data set",
-                "Our criterion",
-                "Published table",
-                "Ours",
-                "Kept",
-                "Conclusion",
-            ),
-            rows=tuple(rows),
-            align="llllllll",
-        )
-        parts += [f"## {section}", table.to_markdown().split("\n", 2)[2]]
+        parts += [f"## {section}", "\n".join(pipe_table(COLUMNS, rows, "|" + ":---|" * len(COLUMNS)))]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -113,37 +83,7 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
     found = findings(metrics, latency.load())
     table, text = folder / "claims.csv", folder / "README.md"
     with results.atomic(table) as path:
-        pd.DataFrame(found, columns=[field.name for field in fields(Finding)]).astype({"held": "Int64"}).to_csv(
-            path, index=False
-        )
+        pd.DataFrame(found).astype({"held": "Int64"}).to_csv(path, index=False)
     with results.atomic(text) as path:
         path.write_text(page(found, metrics), encoding="utf-8")
     return [table, text]
-
-
-def claims_table(metrics: pd.DataFrame, dataset: str, protocol: str, only: Sequence[str] = ()) -> Table:
-    """What the abstract, the introduction and the results say about a data set, and whether it holds.
-
-    ``only``: the claims whose words contain one of these.
-
-    A dash is a claim about numbers that the published table does not print, or that no seed has.
-    """
-    ours, rows = list(seed_frames(metrics, dataset, protocol).values()), []
-    for claim in CLAIMS:
-        chosen = any(words in claim.words for words in only or ("",))
-        shown = claim.section.startswith(SHOWN_WITH_A_DATASET) and not claim.across and chosen
-        if dataset in claim.datasets and shown:
-            found = judge(claim, dataset, published_frame(dataset), ours)
-            rows.append((f"“{claim.words}”", claim.criterion, found.published, found.numbers or DASH, found.conclusion))
-    kept = kept_at(metrics, dataset, True) if protocol == PUBLISHED.label else ""
-    kept = f"Kept in the median: {kept}." if kept else ""
-    return Table(
-        name=f"claims_{dataset}",
-        title=f"What the paper says about {dataset}",
-        caption=f"The words are the paper's, the criteria ours (protocol `{protocol}`). {kept}".strip()
-        if rows else "Nothing: it is not a data set of the paper.",
-        columns=("The paper's words", "Our criterion", "Published table", "Reproduced", "Conclusion"),
-        rows=tuple(rows),
-        align="llccl",
-        notes=(f"{DASH}: not printed, or not computed.",) if any(DASH in row for row in rows) else (),
-    )  # fmt: skip

@@ -4,7 +4,7 @@ A model has the same colour and marker everywhere (Okabe-Ito colours). In a note
 a figure at the end of a cell show itself. A figure that would show nothing raises a UserError that says why.
 """
 
-from fdn.report.figures.catalogue import FIGURES, FigureKind, all_figures, save, write_figures
+from fdn.report.figures.catalogue import FIGURES, FigureKind, save, write_figures
 from fdn.report.figures.drawing import Points, styled
 from fdn.report.figures.one_seed import (
     calibration,

@@ -17,7 +17,7 @@ from fdn.models import PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.paths import segment
 from fdn.protocol import Protocol
 from fdn.report.figures import one_seed, over_seeds
-from fdn.report.figures.drawing import STYLE, Points
+from fdn.report.figures.drawing import STYLE
 from fdn.report.findings import DatasetResults
 from fdn.report.published import representative_seed, rows_of
 from fdn.runs import bands, results
@@ -39,11 +39,6 @@ class FigureKind:
     words: str
     needs: Literal["points", "runs", "bands"] = "points"
     for_toy: bool = True
-
-    @property
-    def needs_points(self) -> bool:
-        """Whether it shows the test points of one seed."""
-        return self.needs == "points"
 
     def is_for(self, given: DatasetResults) -> bool:
         """Whether a data set has what this figure needs."""
@@ -146,73 +141,46 @@ def save(fig: Figure, stem: Path) -> list[Path]:
     return written
 
 
-def all_figures(
-    metrics: pd.DataFrame,
-    load_points: Callable[[str, str, int], pd.DataFrame | None],
-    datasets: Mapping[str, Dataset | None],
-    protocol: str,
-    out_dir: Path,
-    load_bands: Callable[[str], pd.DataFrame | None] = lambda dataset: None,
+def write_figures(
+    folder: Path, metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], protocol: Protocol, out: Path
 ) -> tuple[list[Path], list[str]]:
     """Draw and write every figure of one protocol.
 
     Args:
+        folder: whose per-point results and :mod:`fdn.runs.bands` are drawn.
         metrics: the metrics of all runs.
-        load_points: (dataset, model, seed) to the points frame, None where there is none.
         datasets: the data sets to draw; None stands for a real one whose files are not here.
-        load_bands: a data set to its :mod:`fdn.runs.bands`, None where there are none.
 
     Returns:
         The written paths, and a sentence for everything that could not be drawn.
     """
-    paths, missing = save(one_seed.layer_diagram(), out_dir / "layer"), []
+    paths, missing, label = save(one_seed.layer_diagram(), out / "layer"), [], protocol.label
     for name, data in datasets.items():
-        runs = rows_of(metrics, dataset=name, protocol=protocol)
+        runs = rows_of(metrics, dataset=name, protocol=label)
         try:
-            seed = representative_seed(metrics, name, protocol)
+            seed = representative_seed(metrics, name, label)
         except UserError as error:
             missing.append(f"{name}: no figures: {error}")
             continue
         run = set(runs["model"])
-        models = [model for model in STOCHASTIC_MODELS if model in PAPER_MODELS or model in run]
-        points, absent = _all_points(load_points, name, models, seed)
-        missing += absent
+        points = {}
+        for model in [model for model in STOCHASTIC_MODELS if model in PAPER_MODELS or model in run]:
+            cell, why = (folder, name, model, label, seed), ""
+            try:
+                if results.has_points(*cell):
+                    points[model] = results.load_points(*cell)
+                    continue
+            except UserError as error:  # damaged
+                why = f": {error}"
+            missing.append(f"{name}: no points of {model}, seed {seed}{why}")
         truth = data and data.true_function
-        given = DatasetResults(name, protocol, runs, seed, points, true_function=truth, bands=load_bands(name))
+        curves = bands.of(folder, name, label)
+        given = DatasetResults(name, label, runs, seed, points, true_function=truth, bands=curves)
         for kind, figure in FIGURES.items():
             if not figure.is_for(given):
                 continue
             try:
-                paths += save(figure.draw(given), out_dir / segment(f"{name}_{kind}"))
+                paths += save(figure.draw(given), out / segment(f"{name}_{kind}"))
             except UserError as error:
                 missing.append(f"{name}: no {kind}: {error}")
     return paths, missing
-
-
-def _all_points(load_points: Callable, dataset: str, models: list[str], seed: int) -> tuple[Points, list[str]]:
-    """The points of each model, and a sentence for each that has none."""
-    points, missing = {}, []
-    for model in models:
-        try:
-            frame, why = load_points(dataset, model, seed), ""
-        except UserError as error:  # damaged
-            frame, why = None, f": {error}"
-        if frame is None:
-            missing.append(f"{dataset}: no points of {model}, seed {seed}{why}")
-        else:
-            points[model] = frame
-    return points, missing
-
-
-def write_figures(
-    folder: Path, metrics: pd.DataFrame, datasets: Mapping[str, Dataset | None], protocol: Protocol, out: Path
-) -> tuple[list[Path], list[str]]:
-    """:func:`all_figures` with the per-point results of a folder."""
-
-    def points(dataset: str, model: str, seed: int) -> pd.DataFrame | None:
-        cell = (folder, dataset, model, protocol.label, seed)
-        return results.load_points(*cell) if results.has_points(*cell) else None
-
-    return all_figures(
-        metrics, points, datasets, protocol.label, out, lambda dataset: bands.of(folder, dataset, protocol.label)
-    )

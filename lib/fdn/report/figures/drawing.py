@@ -1,4 +1,4 @@
-"""What all figures share: their look, how they are saved, and what axes can show."""
+"""What all figures share: their look, and what axes can show."""
 
 from __future__ import annotations
 

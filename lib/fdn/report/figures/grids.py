@@ -19,6 +19,7 @@ from fdn import metrics as measures
 from fdn.models import MODELS
 from fdn.report.figures.drawing import BAND, fit_scale, in_region, on_log_axes, styled
 from fdn.report.figures.one_seed import risk_coverage_axes
+from fdn.report.figures.over_seeds import DELTAS
 from fdn.report.findings import DatasetResults
 
 POINTS = 1000  # of a model in a panel: more make a solid blob
@@ -50,24 +51,29 @@ def _scatter(ax: Axes, study: DatasetResults, x: str, y: str, region: str | None
     return shown
 
 
+def _diagonal(ax: Axes, shown: pd.DataFrame) -> None:
+    """The dashed line of equal coordinates, in limits that hold all points and are the same both ways."""
+    limits = shown.min(axis=None) / 2, shown.max(axis=None) * 2
+    ax.plot(limits, limits, "k--", linewidth=0.8, zorder=1)
+    ax.set(xlim=limits, ylim=limits)
+
+
 @styled
 def mse_against_var(studies: Sequence[DatasetResults]) -> Figure:
     """MSE_i against Var_i, ID left and OOD right with shared axes. Source: figures "(toy|real)-msevar-grid"."""
     fig, axes = _grid(studies, 2, 2.5)
     for row, study in zip(axes, studies, strict=True):
-        limits = []
+        shown = []
         for ax, region in zip(row, ("ID", "OOD")):
-            shown = _scatter(ax, study, "var", "mse", region)[["var", "mse"]].to_numpy()
-            limits += [shown.min() / 2, shown.max() * 2]
-            rhos = {m: in_region(f, region) for m, f in study.points.items()}
-            words = [f"{m}: {measures.spearman(f['var'], f['mse']):.3f}" for m, f in rhos.items()]
+            shown.append(_scatter(ax, study, "var", "mse", region)[["var", "mse"]])
+            parts = {m: in_region(f, region) for m, f in study.points.items()}
+            words = [f"{m}: {measures.spearman(f['var'], f['mse']):.3f}" for m, f in parts.items()]
             ax.text(0.98, 0.02, "ρ\n" + "\n".join(words), transform=ax.transAxes, ha="right", va="bottom", fontsize=5.5)
             ax.set(xscale="log", yscale="log", title=region if study is studies[0] else "")
         for ax in row:
-            ax.plot([min(limits), max(limits)], [min(limits), max(limits)], "k--", linewidth=0.8, zorder=1)
-            ax.set(xlim=(min(limits), max(limits)), ylim=(min(limits), max(limits)))
+            _diagonal(ax, pd.concat(shown))
         row[0].set_ylabel("MSE$_i$")
-    fig.supxlabel("Var$_i$; dashed: MSE = Var", fontsize=8)
+    fig.supxlabel("Var$_i$; dashed: MSE = Var")
     _name_rows(fig, axes, studies)
     return fig
 
@@ -77,16 +83,14 @@ def mse_against_var_fit(studies: Sequence[DatasetResults]) -> Figure:
     """MSE_i against Var_i of all test points, with slope and intercept. Source: figures "(toy|real)-msevar-3x1"."""
     fig, axes = _grid(studies)
     for (ax,), study in zip(axes, studies, strict=True):
-        shown = _scatter(ax, study, "var", "mse")[["var", "mse"]].to_numpy()
-        limits = shown.min() / 2, shown.max() * 2
-        ax.plot(limits, limits, "k--", linewidth=0.8, zorder=1)
-        ax.set(xscale="log", yscale="log", ylabel="MSE$_i$", xlim=limits, ylim=limits)
+        ax.set(xscale="log", yscale="log", ylabel="MSE$_i$")
+        _diagonal(ax, _scatter(ax, study, "var", "mse")[["var", "mse"]])
         words = []
         for model, frame in study.points.items():
             a, b = measures.linear_fit(frame["var"], frame["mse"])
             words.append(f"{model}: ρ {measures.spearman(frame['var'], frame['mse']):.3f}, b {b:.2f}, a {a:z.2f}")
         ax.text(1.01, 0.5, "\n".join(words), transform=ax.transAxes, va="center", fontsize=6.5)
-    fig.supxlabel("Var$_i$, ID and OOD together; dashed: MSE = Var", fontsize=8)
+    fig.supxlabel("Var$_i$, ID and OOD together; dashed: MSE = Var")
     _name_rows(fig, axes, studies)
     return fig
 
@@ -109,7 +113,7 @@ def means(studies: Sequence[DatasetResults], true_functions: Sequence[Callable |
             ax.plot(frame["z"], truth(frame["z"].to_numpy()), color="black", linestyle=":", linewidth=0.9)
         fit_scale(ax, study.points)
         ax.set_ylabel("predictive mean")
-    fig.supxlabel("split feature; ID band shaded, targets dotted or grey", fontsize=8)
+    fig.supxlabel("split feature; ID band shaded, targets dotted or grey")
     _name_rows(fig, axes, studies)
     return fig
 
@@ -120,11 +124,9 @@ def risk_coverage(studies: Sequence[DatasetResults]) -> Figure:
     fig, axes = _grid(studies)
     for (ax,), study in zip(axes, studies, strict=True):
         risk_coverage_axes(ax, study.points)
-        ax.set(ylabel="risk", xlabel="")
+        ax.set(ylabel=f"{study.dataset}, seed {study.seed}\nrisk (mean MSE)", xlabel="")
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="AURC", fontsize=6.5)
-    fig.supxlabel("coverage (fraction of points kept, smallest Var first)", fontsize=8)
-    for (ax,), study in zip(axes, studies, strict=True):
-        ax.set_ylabel(f"{study.dataset}, seed {study.seed}\nrisk (mean MSE)")
+    fig.supxlabel("coverage (fraction of points kept, smallest Var first)")
     return fig
 
 
@@ -132,11 +134,10 @@ def risk_coverage(studies: Sequence[DatasetResults]) -> Figure:
 def deltas(studies: Sequence[DatasetResults]) -> Figure:
     """ID to OOD deltas of MSE, Var and CRPS of the representative seed. Source: figure "bars-crps-vertical"."""
     fig, axes = _grid(studies, height=1.9)
-    columns = {"delta_mse": "ΔMSE", "delta_var": "ΔVar", "delta_crps": "ΔCRPS"}
     for (ax,), study in zip(axes, studies, strict=True):
         run = study.runs[study.runs["seed"] == study.seed].set_index("model")
         models = [model for model in MODELS if model in run.index]
-        for place, (column, alpha) in enumerate(zip(columns, (1, 0.6, 0.3))):
+        for place, (column, alpha) in enumerate(zip(DELTAS, (1, 0.6, 0.3))):
             at = np.arange(len(models)) + 0.27 * (place - 1)
             colours = [to_rgba(MODELS[model].style[0], alpha) for model in models]
             ax.bar(at, run.loc[models, column], width=0.25, color=colours)
@@ -145,5 +146,5 @@ def deltas(studies: Sequence[DatasetResults]) -> Figure:
         ax.set_xticks(range(len(models)), models, fontsize=7)
         ax.set_ylabel(f"{study.dataset}, seed {study.seed}\nOOD − ID")
         ax.grid(axis="x", visible=False)
-    fig.supxlabel("per model, from dark to light: " + ", ".join(columns.values()), fontsize=8)
+    fig.supxlabel("per model, from dark to light: " + ", ".join(DELTAS.values()))
     return fig

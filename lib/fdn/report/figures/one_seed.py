@@ -74,27 +74,22 @@ def _diagonal(ax: Axes, limits: tuple[float, float]) -> None:
         axis.set_major_locator(LogLocator(numticks=3))
 
 
-def _limits(frames: Points, columns: tuple[str, str] = ("var", "mse")) -> tuple[float, float]:
-    shown = np.concatenate([frame[list(columns)].to_numpy().ravel() for frame in frames.values()])
-    return shown.min() / 2, shown.max() * 2
+def _limits(frames: Points) -> tuple[float, float]:
+    shown = pd.concat(frames.values())[["var", "mse"]]
+    return shown.min(axis=None) / 2, shown.max(axis=None) * 2
 
 
 def _dots(ax: Axes, x: pd.Series, y: pd.Series, colour: str, marker: str, crowded: bool) -> None:
-    """A point each, or where there are too many their density."""
+    """A point each, or where there are too many their density, on axes of the same scale."""
     if crowded:
         shades = LinearSegmentedColormap.from_list(colour, ["#E4E4E4", colour])
-        log = {axis: getattr(ax, f"get_{axis}scale")() for axis in "xy"}
+        scale, ends = ax.get_xscale(), (*ax.get_xlim(), *ax.get_ylim())
         ax.hexbin(
             x, y, gridsize=22, bins="log", mincnt=1, cmap=shades, linewidths=0.1, zorder=2, rasterized=True,
-            xscale=log["x"], yscale=log["y"], extent=_extent(ax, log),
+            xscale=scale, yscale=scale, extent=np.log10(ends) if scale == "log" else ends,
         )  # fmt: skip
     else:
         ax.scatter(x, y, color=colour, marker=marker, s=4, alpha=0.35, linewidths=0, rasterized=True, zorder=2)
-
-
-def _extent(ax: Axes, scales: dict[str, str]) -> tuple[float, ...]:
-    limits = {axis: getattr(ax, f"get_{axis}lim")() for axis in "xy"}
-    return tuple(np.log10(v) if scales[a] == "log" else v for a in "xy" for v in limits[a])
 
 
 @styled
@@ -116,11 +111,11 @@ def mse_against_var(points: Points, title: str = "") -> Figure:
             drawn = on_log_axes(part)
             _diagonal(ax, limits)
             _dots(ax, drawn["var"], drawn["mse"], colour, marker, crowded)
-            ax.text(0.96, 0.04, _rho(part, drawn), transform=ax.transAxes, ha="right", va="bottom", fontsize=8)
+            ax.text(0.96, 0.04, _rho(part, drawn), transform=ax.transAxes, ha="right", va="bottom")
         row[0].set_ylabel(f"{region}, n = {len(part)}")
     name_columns(grid[0], shown)
-    fig.supxlabel(f"Var$_i${constant}", fontsize=8)
-    fig.supylabel("MSE$_i$", fontsize=8)
+    fig.supxlabel(f"Var$_i${constant}")
+    fig.supylabel("MSE$_i$")
     set_title(fig, title)
     return fig
 
@@ -148,11 +143,11 @@ def mse_against_var_fit(points: Points, title: str = "") -> Figure:
         ax.plot(ends, ends, color=GREY, linestyle="--", linewidth=0.9, zorder=3)
         ax.plot(ends, finite(a + b * ends), color="black", linewidth=0.8, zorder=4)
         words = f"b = {number(b, 2)}, a = {number(a, 2)}\n{_rho(shown[model], part)}"
-        ax.annotate(words, (0.03, 0.97), xycoords="axes fraction", va="top", fontsize=8, path_effects=OUTLINE, zorder=5)
+        ax.annotate(words, (0.03, 0.97), xycoords="axes fraction", va="top", path_effects=OUTLINE, zorder=5)
         ax.ticklabel_format(scilimits=(-2, 3), useMathText=True)
         ax.locator_params(nbins=4)
-    fig.supxlabel(f"Var$_i${constant}; dashed: MSE = Var; line: MSE = a + b Var, ID and OOD together", fontsize=8)
-    fig.supylabel("MSE$_i$", fontsize=8)
+    fig.supxlabel(f"Var$_i${constant}; dashed: MSE = Var; line: MSE = a + b Var, ID and OOD together")
+    fig.supylabel("MSE$_i$")
     set_title(fig, title)
     return fig
 
@@ -270,8 +265,8 @@ def means_of_data(points: Points, title: str = "") -> Figure:
         dots = {"linewidths": 0, "rasterized": True, "alpha": 0.6 if len(frame) < CROWDED else 0.15}
         ax.scatter(frame["z"], frame["mean"], color=colour, marker=marker, s=5, label=model, **dots)
     fit_scale(fig.axes[0], points)
-    fig.supylabel("predictive mean", fontsize=8)
-    fig.supxlabel("split feature (standardised); ID band shaded, targets in grey", fontsize=8)
+    fig.supylabel("predictive mean")
+    fig.supxlabel("split feature (standardised); ID band shaded, targets in grey")
     set_title(fig, title)
     return fig
 
@@ -308,7 +303,7 @@ def uncertainty(study: DatasetResults) -> Figure:
             ax.vlines(frame["z"], low, high, color=colour, alpha=0.25, linewidth=0.8)
             ax.scatter(frame["z"], frame["mean"], color=colour, s=4, linewidths=0, zorder=4)
     fit_scale(fig.axes[0], {m: f.assign(mean=f["mean"].abs() + 2 * np.sqrt(f["var"])) for m, f in points.items()})
-    fig.supylabel("mean ± 2 sd of the draws", fontsize=8)
-    fig.supxlabel("split feature; ID band shaded, targets in black or grey", fontsize=8)
+    fig.supylabel("mean ± 2 sd of the draws")
+    fig.supxlabel("split feature; ID band shaded, targets in black or grey")
     set_title(fig, study.title)
     return fig

@@ -13,11 +13,11 @@ from matplotlib.ticker import LogLocator
 
 from fdn import metrics as measures
 from fdn.errors import UserError
-from fdn.models import MODELS, STOCHASTIC_MODELS
+from fdn.models import MODELS
 from fdn.report.checkpoints import WITHOUT_BETA, beta_kept
 from fdn.report.figures.drawing import BAND, GREY, finite, is_positive, legend, name_columns, panels, set_title, styled
 from fdn.report.findings import DatasetResults
-from fdn.report.published import rows_of
+from fdn.report.published import of_stochastic, rows_of
 
 DELTAS = {column: f"Δ{measures.metric_of(column).heading}" for column in measures.DELTAS}
 
@@ -34,8 +34,7 @@ def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> F
     shown = metrics[(metrics["seed"] == representative) & metrics[list(DELTAS)].notna().any(axis=1)]
     if shown.empty:
         raise UserError(f"the differences between OOD and ID of seed {representative} are no numbers")
-    present = set(shown["model"])
-    models = [model for model in STOCHASTIC_MODELS if model in present]
+    models = list(of_stochastic(shown))
     looks = ({"alpha": 1.0}, {"alpha": 0.35}, {"hatch": "/////", "fill": False})
     fills = dict(zip(DELTAS, looks, strict=True))
     for position, model in enumerate(models):
@@ -68,13 +67,11 @@ def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -
     fig = Figure(layout="constrained")
     ax = fig.subplots()
     metrics = metrics[is_positive(metrics["var_ood"]) & is_positive(metrics["mse_ood"])]
-    if not metrics["model"].isin(STOCHASTIC_MODELS).any():
+    if not (by_model := of_stochastic(metrics)):
         raise UserError("no seed has a positive mean MSE and Var out of distribution, which logarithmic axes need")
     ring = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.9}
-    present = set(metrics["model"])
-    for model in [model for model in STOCHASTIC_MODELS if model in present]:
+    for model, runs in by_model.items():
         colour, marker = MODELS[model].style
-        runs = metrics[metrics["model"] == model]
         ax.scatter(
             runs["var_ood"], runs["mse_ood"], color=colour, marker=marker, s=22, alpha=0.7, linewidths=0,
             label=model,
@@ -94,10 +91,10 @@ def _curve(study: DatasetResults, model: str, kind: str, region: str = "") -> pd
 
 
 def _models(study: DatasetResults) -> list[str]:
-    known = set() if study.bands is None else set(study.bands["model"])
-    if not known:
+    models = [] if study.bands is None else list(of_stochastic(study.bands))
+    if not models:
         raise UserError(f"there are no curves of all seeds of {study.dataset}; `fdn seeds` makes them of a run's fits")
-    return [model for model in STOCHASTIC_MODELS if model in known]
+    return models
 
 
 def _over(study: DatasetResults, what: str) -> str:
@@ -116,7 +113,7 @@ def checkpoint(study: DatasetResults) -> Figure:
 
     The line is the representative seed, whose kept epoch is ringed; ticks at the bottom are the kept epochs of all.
     """
-    fig, axes = panels(_models(study), 1.9)
+    fig, axes = panels(_models(study))
     for ax, model, colour, _ in axes:
         curve = _curve(study, model, "score")
         _fill(ax, curve["x"], curve, colour, alpha=0.2)
@@ -135,8 +132,8 @@ def checkpoint(study: DatasetResults) -> Figure:
             beta.plot(curve["x"], [beta_kept(epoch) for epoch in curve["x"]], color=GREY, linestyle=":")
             beta.set(ylim=(0, 1.05), yticks=(0, 0.5, 1))
             beta.grid(visible=False)
-    fig.supylabel("validation CRPS", fontsize=8)
-    fig.supxlabel("epoch; dotted, right axis: β; ticks: kept epochs of all seeds", fontsize=8)
+    fig.supylabel("validation CRPS")
+    fig.supxlabel("epoch; dotted, right axis: β; ticks: kept epochs of all seeds")
     set_title(fig, f"{study.dataset}, seed {study.seed}, and the 5 to 95 % band of all, protocol {study.protocol}")
     return fig
 
@@ -165,9 +162,8 @@ def uncertainty_seeds(study: DatasetResults) -> Figure:
         largest, size = max(largest, np.nanmax(np.abs(middle) + spread)), max(size, np.abs(target["middle"]).max())
     if largest > 10 * size:
         fig.axes[0].set_yscale("symlog", linthresh=10 ** np.ceil(np.log10(size)), linscale=2)
-    fig.supylabel("predictive mean", fontsize=8)
-    words = "split feature; dark band: the mean over seeds, light: ± 2 median sd of the draws; black: target"
-    fig.supxlabel(words, fontsize=8)
+    fig.supylabel("predictive mean")
+    fig.supxlabel("split feature; dark band: the mean over seeds, light: ± 2 median sd of the draws; black: target")
     set_title(fig, _over(study, "predictive mean"))
     return fig
 
@@ -208,7 +204,7 @@ def mse_var_seeds(study: DatasetResults) -> Figure:
         ax.set_xlabel("mean Var of the bin")
     handles, labels = fig.axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=4)
-    fig.supylabel("mean of the bin; dashed: equal to Var", fontsize=8)
+    fig.supylabel("mean of the bin; dashed: equal to Var")
     set_title(fig, _over(study, "MSE (coloured) and squared error of the mean (grey)"))
     return fig
 
@@ -246,11 +242,11 @@ def pit(study: DatasetResults) -> Figure:
             ax.vlines(centres, low, high, color=colour, linewidth=1)
             ax.axhline(1, color="black", linestyle="--", linewidth=0.8)
             covered = _curve(study, model, "coverage", region).set_index("x").loc[0.9, "middle"]
-            ax.text(0.5, 0.97, f"{covered:.0%} in 90 %", transform=ax.transAxes, ha="center", va="top", fontsize=8)
+            ax.text(0.5, 0.97, f"{covered:.0%} in 90 %", transform=ax.transAxes, ha="center", va="top")
             ax.set(xlim=(0, 1), xticks=(0, 0.5, 1), xticklabels=("0", "0.5", "1"))
         highest = len(curve) * np.nanmax([_curve(study, m, "pit", region)["high"] for m in models], initial=0.1)
         row[0].set(ylabel=f"{region}, density", ylim=(0, 1.25 * highest))
     name_columns(grid[0], models)
-    fig.supxlabel("place of the target among the draws; dashed: if it were one more draw", fontsize=8)
+    fig.supxlabel("place of the target among the draws; dashed: if it were one more draw")
     set_title(fig, _over(study, "PIT"))
     return fig
