@@ -16,11 +16,12 @@ import torch
 from markdown_it import MarkdownIt
 from torch.utils.flop_counter import FlopCounterMode
 
-from fdn import data
+from fdn import data, paths
 from fdn.metrics import SUMMARY_COLUMNS
 from fdn.models import BASELINE, MODEL_NAMES, STOCHASTIC_MODELS, count_parameters, model_spec, multiply_accumulates
 from fdn.protocol import AS_WRITTEN, PUBLISHED, Protocol
 from fdn.report import tables
+from fdn.runs import experiment, extras
 from fdn.typesetting import Table, literal, plain, to_latex_text
 
 # last row of table "step-unified"
@@ -310,3 +311,13 @@ def test_names_of_any_signs_stand_in_tables_as_they_are(name, tmp_path):
     )
     assert not re.search(r"[$%#&~^{}\\_]", re.search(r"label\{tab:(.*)\}", latex)[1])
     assert [path.parent for path in table.write(tmp_path)] == [tmp_path] * 3
+
+
+@pytest.mark.skipif(bool(data.missing()), reason="the table of splits needs the UCI files")
+def test_the_committed_tables_are_those_of_the_committed_results(tmp_path):
+    """Every table of the study: some seconds."""
+    metrics = extras.read(paths.COMMITTED_RESULTS)
+    made = tables.all_tables(metrics, experiment.datasets_of(metrics, PUBLISHED), PUBLISHED.label, tmp_path)
+    committed = paths.COMMITTED_RESULTS / "tables"
+    assert {path.name for path in made} == {path.name for path in committed.iterdir()}
+    assert [path.name for path in made if path.read_bytes() != (committed / path.name).read_bytes()] == []
