@@ -13,7 +13,7 @@ import torch
 from scipy.stats import mannwhitneyu
 
 import fdn
-from fdn import data, paths
+from fdn import paths
 from fdn.data import UCI
 from fdn.errors import UserError
 from fdn.metrics import spearman
@@ -26,6 +26,7 @@ from fdn.report.pages import readme
 from fdn.report.pages import seeds as page_of_seeds
 from fdn.report.pages.comparison import write_comparison
 from fdn.report.published import DATASETS
+from fdn.report.rivals import JUDGING
 from fdn.report.tables import corrected_mean_error
 from fdn.runs import bands, differences, extras, results, rivals
 
@@ -125,7 +126,7 @@ def medians():
 
 def test_the_readme_counts_the_tables_on_which_our_settings_are_best():
     table = rivals.load()
-    table = table[table["dataset"].isin(data.VERDICT_SETS)]
+    table = table[table["dataset"].isin(JUDGING)]
     mean = table.groupby(["region", "dataset", "method"])["crps"].mean().unstack()
     best = mean.idxmin(axis=1).eq("FDN, recommended").groupby("region").sum()
     number = dict(zip(range(11), "none one two three four five six seven eight nine ten".split()))

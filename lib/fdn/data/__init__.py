@@ -6,7 +6,7 @@ Dataset(step: 1024 train, 512 validation (256 ID), 2001 test (201 ID), 1 feature
 
 from __future__ import annotations
 
-from fdn.data import tabular, toy, uci, verdict
+from fdn.data import tabular, toy, uci
 from fdn.data.dataset import Dataset
 from fdn.data.splits import feature_band_split
 from fdn.data.tabular import from_frame
@@ -17,8 +17,6 @@ UCI = tuple(uci.SOURCES)
 REAL = (*UCI, "diabetes")
 NAMES = tabular.BUILT_IN
 PAPER_DATASETS = ("step", "sine", "quad", "airfoil", "ccpp", "energy")  # in the order of its tables
-DEVELOPMENT_SETS = ("airfoil", "energy", "ccpp", "diabetes")  # by which recommended settings may be chosen,
-VERDICT_SETS = tuple(verdict.SETS)  # and by which they are judged; `load` has these, and they are none of NAMES
 
 
 def load(name: str, functions: str = "published", toy_validation: str = "published") -> Dataset:
@@ -29,8 +27,6 @@ def load(name: str, functions: str = "published", toy_validation: str = "publish
     Raises:
         UserError: unknown name or choice; a file that is damaged, or missing and not to be downloaded.
     """
-    if name in VERDICT_SETS:
-        return verdict.load(name)
     check_name(name)
     if name in TOY:
         return toy.toy(name, functions, toy_validation)

@@ -6,7 +6,7 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -68,7 +68,7 @@ def found(path: Path, given: Reading = FOUND, otherwise: str = "") -> Reading:
     if len(given.separator) > 1:
         raise UserError(f"the separator is {given.separator!r}; expected one character, such as ; or a tab")
     with _sentences(path):
-        if _reader(path) is not _csv:  # numbers are numbers there
+        if path.suffix.lower() in READERS:  # numbers are numbers there
             return replace(given, separator="", encoding="", decimal=given.decimal or ".")
         encoding = _encoding(path, given.encoding)
         with get_handle(path, "r", encoding=encoding, compression="infer") as file:
@@ -104,7 +104,7 @@ def parts(path: Path, reading: Reading, rows: int | None = None, texts: Sequence
     """
     done = 0
     with _sentences(path):
-        for frame, names in _reader(path)(path, reading, rows, texts):
+        for frame, names in READERS.get(path.suffix.lower(), _csv)(path, reading, rows, texts):
             names = [str(name).strip() for name in names]
             named = [not NAMELESS.fullmatch(name) for name in names]
             check_names([name for name, kept in zip(names, named) if kept], path.name)
@@ -156,9 +156,7 @@ def _csv(path: Path, reading: Reading, rows: int | None, texts: Sequence[str]) -
             yield frame, names
 
 
-def _reader(path: Path) -> Callable[..., Frames]:
-    of = {".parquet": _parquet, ".pq": _parquet, ".xlsx": _excel, ".xlsm": _excel}
-    return of.get(path.suffix.lower(), _csv)
+READERS = {".parquet": _parquet, ".pq": _parquet, ".xlsx": _excel, ".xlsm": _excel}  # others are CSV
 
 
 def check_names(columns: Iterable[Hashable], where: str) -> None:
@@ -211,20 +209,17 @@ def refuse(column: pd.Series, wrong: np.ndarray, expected: str) -> None:
 def _encoding(path: Path, given: str) -> str:
     with get_handle(path, "rb", is_text=False, compression="infer") as file:
         start = file.handle.read(4)
-        marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
-        for name in [given] if given else [marked] if marked else ["utf-8", "cp1252"]:
-            file.handle.seek(0)
-            try:
-                decoder = codecs.getincrementaldecoder(name)()
-                while block := file.handle.read(2**20):
-                    if "\0" in decoder.decode(block):
-                        raise UserError(f"{path} is no table that this reads: CSV as text, Parquet (.parquet) or Excel")
-                decoder.decode(b"", True)
-                return name
-            except LookupError as error:
-                raise UserError(f"there is no encoding {name!r}; expected one such as utf-8 or cp1252") from error
-            except UnicodeDecodeError:
-                continue
+    marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
+    for name in [given] if given else [marked] if marked else ["utf-8", "cp1252"]:
+        try:
+            with get_handle(path, "r", encoding=name, compression="infer") as file:
+                if any("\0" in line for line in file.handle):
+                    raise UserError(f"{path} is no table that this reads: CSV as text, Parquet (.parquet) or Excel")
+            return name
+        except LookupError as error:
+            raise UserError(f"there is no encoding {name!r}; expected one such as utf-8 or cp1252") from error
+        except UnicodeDecodeError:
+            continue
     raise UserError(f"{path} is not encoded in {given or marked or 'utf-8 or cp1252'}; name another with --encoding")
 
 
