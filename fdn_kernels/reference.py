@@ -68,13 +68,19 @@ def moments(a: Tensor, q: WeightGaussian) -> tuple[Tensor, Tensor]:
     return matvec(q.mean, a), matvec(q.scale.square(), a.square())
 
 
+def root(variance: Tensor) -> Tensor:
+    """The square root, with the gradient 0 where it is 0: where a's that are not 0 have certain weights."""
+    there = variance != 0
+    return torch.where(there, variance, 1).sqrt() * there
+
+
 def gaussian_linear(a: Tensor, q: WeightGaussian, noise: str, eps: Tensor | None) -> Tensor:
     """y = W a + b with (W, b) ~ q, for each draw and example; see :func:`fdn_kernels.ops.gaussian_linear`."""
     if noise == "none":
         return matvec(q.mean, a)
     if noise == "local":
         mean, var = moments(a, q)
-        return mean + var.sqrt() * eps
+        return mean + root(var) * eps
     return matvec(q.mean + q.scale * eps, a)
 
 

@@ -213,7 +213,7 @@ def gaussian_linear(a: Tensor, q: WeightGaussian, noise: str, eps: Tensor | None
     if noise == "none":
         return matvec(q.mean, a)
     if noise == "local":
-        return torch.addcmul(matvec(q.mean, a), matvec(q.scale.square(), a.square()).sqrt(), eps)
+        return torch.addcmul(matvec(q.mean, a), reference.root(matvec(q.scale.square(), a.square())), eps)
     return matvec(torch.addcmul(q.mean, q.scale, eps), a)
 
 
@@ -386,6 +386,7 @@ class _FDNLinear(torch.autograd.Function):
             if y_scale is None:
                 grad_scale.copy_(_sum_draws(grad_theta.mul_(eps), k))
             else:
+                y_scale = y_scale.masked_fill(y_scale == 0, math.inf)  # where nothing moves it
                 grad_var = 0.5 * grad_y * eps / y_scale  # (R, d_out, K, B)
                 torch.mul(scale, _sum_draws(_outer(grad_var, a.square()), k), out=grad_scale).mul_(2)
         grad_mean.addcmul_(mean, grad_kl, value=ctx.precision)  # dKL/dmu = mu / s0^2

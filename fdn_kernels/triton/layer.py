@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -166,7 +168,7 @@ def linear_backward(
             sums.of_means(part, padded(g, part.examples, call.DO), need_a, need_z)
             if noise == "local":
                 spread = part.sums() if variance is None else chunk.of(variance)
-                w = 0.5 * g.float() * part.eps * spread.rsqrt()
+                w = 0.5 * g.float() * part.eps * spread.masked_fill(spread == 0, math.inf).rsqrt()
             else:
                 w = chunk.of(grad_variance) if noise == "moments" else g
             if call.spread or kl != "none":

@@ -597,3 +597,19 @@ def test_scales_and_examples_that_do_not_fit_are_refused():
     for mean, scale in ((ones, ones[..., :5]), (ones, ones[..., :1]), (two, two)):
         with pytest.raises(ValueError, match="do not fit weights"):
             gaussian_linear(a, WeightGaussian(mean, scale), noise="shared", seed=1, draws=2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("z_draws", [1, K])
+@pytest.mark.parametrize("kl", ["analytic", "none"])
+def test_an_output_that_nothing_moves_has_gradients_under_local_noise(backend, z_draws, kl):
+    """Its variance is 0 where the inputs are, and the biases all but certain: there the noise changes nothing."""
+    a, z, weight, bias = _case(z_draws=z_draws)
+    a[:, 0], weight[-D_OUT:], bias[-D_OUT:] = 0, 0, -460  # rhos of biases: sigma = 1e-200, and its square 0
+    eps = torch.randn(K, B, D_OUT, dtype=torch.float64)
+    options = {"noise": "local", "kl": kl, "backend": backend, "floor": 0.0}
+    found = _results([a, z, weight, bias], eps=eps, **options)
+    eps[:, 0] = 0
+    expected = _results([a, z, weight, bias], eps=eps, **options)
+    assert all(got.isfinite().all() for got in found)
+    _assert_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -200,6 +200,18 @@ def test_extreme_scales_and_inputs(rho, noise):
 
 
 @pytest.mark.parametrize("conditioning", ["IC", "LP"])
+def test_certain_weights_have_gradients_under_local_noise(conditioning):
+    size, d_in, d_out = (2, 3, 4, 3, 2), 4, 3
+    a, z, weight, bias = make((), *size, conditioning)
+    for rhos in (slice(d_in * d_out, 2 * d_in * d_out), slice(-d_out, None)):
+        weight[rhos], bias[rhos] = 0, -1e4  # sigma = 0
+    eps = noise_tensor("local", (), *size[:-1])
+    settings = (a, z, weight, bias), "local", "none", eps
+    got = outputs_and_gradients(*settings, torch.float32, "triton", floor=0.0)
+    assert_same(got, outputs_and_gradients(*settings, torch.float64, "reference", floor=0.0))
+
+
+@pytest.mark.parametrize("conditioning", ["IC", "LP"])
 @pytest.mark.parametrize("noise", ["shared", "local"])
 def test_nan_passes_through_only_where_it_is(noise, conditioning):
     for which in (0, 1):  # in a, in z
