@@ -439,6 +439,29 @@ def test_every_command_explains_itself_with_examples(name, capsys):
     assert end.value.code == 0 and f"examples:\n  fdn {name}" in said
 
 
+def test_fdn_itself_lists_every_command_with_what_it_does(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert end.value.code == 0
+    assert all(f" {name} {' '.join(command.text.split())}" in said for name, command in COMMANDS.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "helping"),
+    [
+        (["fit", "houses.csv", "--target", "price", "--colour", "red"], "fdn fit"),
+        (["smoke", "now"], "fdn smoke"),
+        (["--colour", "smoke"], "fdn"),
+    ],
+)
+def test_advice_on_arguments_names_the_command_they_were_given_to(arguments, helping, capsys, monkeypatch, tmp_path):
+    (tmp_path / "houses.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    said = complaint(capsys, *arguments)
+    assert "unrecognized arguments: " in said and said.endswith(f"; `{helping} --help` shows how it is called")
+
+
 def test_a_reader_that_stops_reading_is_no_error():
     """Takes as long as the command does to start."""
     command = [sys.executable, "-m", "fdn", "budget"]

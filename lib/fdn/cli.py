@@ -733,6 +733,12 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**options)
         self.register("type", None, _filled)  # of every option and argument that says no other
 
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None) -> tuple:
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # said here by the command's parser, which knows its name
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
+
     def error(self, message: str) -> None:
         raise UserError(f"{message}; `{self.prog} --help` shows how it is called")
 
@@ -750,7 +756,7 @@ def _parser() -> argparse.ArgumentParser:
         examples = [f"  fdn {command.name} {example}".rstrip() for example in command.examples]
         one = commands.add_parser(
             command.name,
-            help=command.text,
+            help=command.text.replace("%", "%%"),
             description=command.text,
             epilog="\n".join(["examples:", *examples]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
