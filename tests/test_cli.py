@@ -124,7 +124,9 @@ class Recorder(argparse.ArgumentParser):
 
 TAKING_VALUES: list[tuple[str, str]] = []
 for command in COMMANDS.values():
-    command.add_options(Recorder(prog=command.name, add_help=False))
+    recorder = Recorder(prog=command.name, add_help=False)
+    for add in command.options:
+        add(recorder)
 
 
 @pytest.mark.parametrize(("command", "option"), TAKING_VALUES)
