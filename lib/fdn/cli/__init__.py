@@ -18,7 +18,7 @@ from fdn.cli.packages import lacking
 from fdn.errors import UserError
 from fdn.terminal import open_streams
 
-ORDER = (  # of --help
+ORDER = (  # of --help: every command has its place
     "run", "tables", "figures", "compare", "data", "budget", "reproduce", "paper", "collect", "notebook", "publish",
     "differences", "extras", "seeds", "adapters", "rivals", "latency", "claims", "bench", "site", "smoke",
     "fit", "predict", "report",

@@ -81,10 +81,11 @@ def folder(text: str) -> Path:
 
 
 def file(text: str) -> Path:
-    """The path of a file to write."""
-    if folder(text).is_dir() or text.endswith(os.sep):
+    """The path of a file, which may be there or not."""
+    path = folder(text)
+    if path.is_dir() or text.endswith(os.sep):
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; name a file, in it or elsewhere")
-    return folder(text)
+    return path
 
 
 def _number(text: str) -> int:

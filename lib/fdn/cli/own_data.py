@@ -18,9 +18,9 @@ from fdn.settings import Whole, parsed
 
 
 def _input(text: str) -> Path:
-    if not options.file(text).exists():
+    if not (path := options.file(text)).exists():
         raise argparse.ArgumentTypeError(f"there is no file {text!r}")
-    return options.file(text)
+    return path
 
 
 def _sign(text: str) -> str:
