@@ -47,7 +47,7 @@ def command(*options: Option, examples: Sequence[str] = ("",), checkout: bool = 
     return enter
 
 
-def option(names: str, text: str = "", **settings: object) -> Option:
+def option(names: str, text: str, **settings: object) -> Option:
     """An option or argument, with what else ``add_argument`` takes; a default that is a word or number is told."""
     if isinstance(settings.get("default"), str | int):
         text = f"{text} (default: %(default)s)"

@@ -92,7 +92,7 @@ def _processor_time(wall: dict[str, float], wall_total: float, total: float) -> 
     return {**phases, "overhead": total - sum(phases.values())}
 
 
-def _program(block: Block, out: Path, device: torch.device = CPU) -> dict[str, float]:
+def _program(block: Block, out: Path, device: torch.device) -> dict[str, float]:
     start = processor_clock(device)
     experiment.run_block(block, out, device=device)
     total = processor_clock(device) - start
