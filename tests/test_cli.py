@@ -124,7 +124,9 @@ class Recorder(argparse.ArgumentParser):
 
 TAKING_VALUES: list[tuple[str, str]] = []
 for command in COMMANDS.values():
-    command.add_options(Recorder(prog=command.name, add_help=False))
+    recorder = Recorder(prog=command.name, add_help=False)
+    for add in command.options:
+        add(recorder)
 
 
 @pytest.mark.parametrize(("command", "option"), TAKING_VALUES)
@@ -229,7 +231,7 @@ def csv_rows(n: int = 60) -> dict[str, list[object]]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"u": ["red"] * 60}, "holds text"),
+        ({"u": ["red"] * 60}, "which is no number"),
         ({"u": [np.nan, *range(59)]}, "missing (NaN)"),
         ({"u": [np.inf, *range(59)]}, "infinite"),
         ({"u": [3.0] * 60}, "constant"),
@@ -437,6 +439,29 @@ def test_every_command_explains_itself_with_examples(name, capsys):
         main([name, "--help"])
     said = capsys.readouterr().out
     assert end.value.code == 0 and f"examples:\n  fdn {name}" in said
+
+
+def test_fdn_itself_lists_every_command_with_what_it_does(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert end.value.code == 0
+    assert all(f" {name} {' '.join(command.text.split())}" in said for name, command in COMMANDS.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "helping"),
+    [
+        (["fit", "houses.csv", "--target", "price", "--colour", "red"], "fdn fit"),
+        (["smoke", "now"], "fdn smoke"),
+        (["--colour", "smoke"], "fdn"),
+    ],
+)
+def test_advice_on_arguments_names_the_command_they_were_given_to(arguments, helping, capsys, monkeypatch, tmp_path):
+    (tmp_path / "houses.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    said = complaint(capsys, *arguments)
+    assert "unrecognized arguments: " in said and said.endswith(f"; `{helping} --help` shows how it is called")
 
 
 def test_a_reader_that_stops_reading_is_no_error():

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from fdn import paths
-from fdn.cli import EXTRAS
+from fdn.cli.packages import EXTRAS
 
 ROOT = Path(__file__).resolve().parent.parent
 ACCELERATOR = re.compile("nvidia-|cuda-")  # companions that the CUDA build of torch pins itself

@@ -92,7 +92,7 @@ def _processor_time(wall: dict[str, float], wall_total: float, total: float) -> 
     return {**phases, "overhead": total - sum(phases.values())}
 
 
-def _program(block: Block, out: Path, device: torch.device = CPU) -> dict[str, float]:
+def _program(block: Block, out: Path, device: torch.device) -> dict[str, float]:
     start = processor_clock(device)
     experiment.run_block(block, out, device=device)
     total = processor_clock(device) - start
@@ -466,35 +466,35 @@ def page(frames: dict[str, pd.DataFrame], seconds: float, device: torch.device =
     epochs = _times(sample["sample"].iloc[0], "epoch")
     start_up = phases.loc[phases["phase"] == "start-up", "program_sample"].item()
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
-    lines = [
-        "# Where the time goes",
-        "",
-        f"The study takes **{phases['program'].sum():,.0f} s**, the plain program **{phases['plain'].sum():,.0f} s**: "
-        f"{total_ratio(phases):.1f} times as much ({clocks}).",
-        "",
-        "The plain program (`lib/fdn/timing/plain.py`) is the study as one would first write it in PyTorch: one "
-        "module, one",
-        "optimiser and one seed at a time, an ensemble's members one after the other, torch's defaults, the draws of a",
-        "prediction in one batch. Before anything was timed, both programs gave the same validation scores and kept",
-        "parameters to 1e-6 from the same random numbers; each draws the dropout masks of predictions itself, and",
-        "there mean and variance agree.",
-        "",
-        f"Measured: {epochs} of one block of seeds and, in turns, of one seed of the plain program; {clocks},",
-        "one thread, medians over three repeats (`--quick`: one). For the whole study training, validation (the draws)",
-        "and selection (their score and the best epoch) are multiplied by epochs and seeds, test (draws, metrics,",
-        "writing) and overhead by seeds.",
-        f"Start-up of a process takes {start_up:.1f} s; it counts once for each process of `fdn run`, and once for the",
-        "plain program.",
-        "",
-        f"- command: `{' '.join(environment['argv'])}`, {seconds / 60:.1f} minutes",
-        f"- device: {ran_on(device)}",
-        f"- processor: {environment['processor']}, {environment['cores']} cores, one thread used",
-        f"- Python {environment['python']}, {packages}",
-        f"- commit: {environment['commit'] or 'unknown'}",
-        "",
-        "The numbers behind the tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in frames) + ".",
-    ]
-    return "\n".join(lines) + "\n\n" + "\n".join(table.to_markdown() for table in tables(frames, device))
+    head = f"""\
+# Where the time goes
+
+The study takes **{phases["program"].sum():,.0f} s**, the plain program **{phases["plain"].sum():,.0f} s**: \
+{total_ratio(phases):.1f} times as much ({clocks}).
+
+The plain program (`lib/fdn/timing/plain.py`) is the study as one would first write it in PyTorch: one module, one
+optimiser and one seed at a time, an ensemble's members one after the other, torch's defaults, the draws of a
+prediction in one batch. Before anything was timed, both programs gave the same validation scores and kept
+parameters to 1e-6 from the same random numbers; each draws the dropout masks of predictions itself, and
+there mean and variance agree.
+
+Measured: {epochs} of one block of seeds and, in turns, of one seed of the plain program; {clocks},
+one thread, medians over three repeats (`--quick`: one). For the whole study training, validation (the draws)
+and selection (their score and the best epoch) are multiplied by epochs and seeds, test (draws, metrics,
+writing) and overhead by seeds.
+Start-up of a process takes {start_up:.1f} s; it counts once for each process of `fdn run`, and once for the
+plain program.
+
+- command: `{" ".join(environment["argv"])}`, {seconds / 60:.1f} minutes
+- device: {ran_on(device)}
+- processor: {environment["processor"]}, {environment["cores"]} cores, one thread used
+- Python {environment["python"]}, {packages}
+- commit: {environment["commit"] or "unknown"}
+
+The numbers behind the tables: {", ".join(f"[{name}.csv]({name}.csv)" for name in frames)}.
+
+"""
+    return head + "\n".join(table.to_markdown() for table in tables(frames, device))
 
 
 def _times(count: int, what: str) -> str:

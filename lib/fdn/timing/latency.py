@@ -159,10 +159,7 @@ def _steps(dataset: Dataset, quick: bool) -> list[tuple]:
 
 def _widths(dataset: Dataset, quick: bool) -> list[tuple]:
     widths = (16, 32, 64) if quick else (16, 32, 64, 128, 256)
-    specs = {}
-    for name in SINGLE:
-        spec = model_spec(name, 1, TIMED)
-        specs |= {(name, d): replace(spec, hidden=(d, d)) for d in widths}
+    specs = {(name, d): replace(model_spec(name, 1, TIMED), hidden=(d, d)) for name in SINGLE for d in widths}
     seconds = interleaved({key: _training(spec, dataset) for key, spec in specs.items()}, 1 if quick else 5)
     counts = {key: count_parameters(spec, 1, TIMED) for key, spec in specs.items()}
     largest = [key for key in specs if key[1] in widths[-3:]]
