@@ -37,7 +37,7 @@ EPOCHS = option("--epochs", "fewer epochs; the results then count as an ablation
     options.device("cpu"),
     option("--recompute", "compute cells that exist again", **FLAG),
     option("--cells-only", "leave metrics.parquet to `fdn collect`", **FLAG),
-    option("--csv", "your own comma-separated table, with header", **FILE),
+    option("--csv", "your own table with the columns' names in its first row: CSV, Parquet or Excel", **FILE),
     option("--target", "column of FILE to predict", metavar="COLUMN"),
     option("--split-column", "column of FILE whose 20-80 %% band is in distribution", metavar="COLUMN"),
     examples=(
