@@ -87,7 +87,7 @@ def results(study, compared, model=None):
     if not recompute:
         found = rivals.load(paths.RIVALS / study)
         return found[found["seed"].isin(numbers)]
-    folder = paths.DEFAULT_OUT / "rivals" / study
+    folder = paths.DEFAULT_OUT / "rivals" / (f"{study}, {epochs} epochs" if epochs else study)
     for name, protocol in compared.items():
         options = {"protocol": protocol, "spec": (model or {}).get(name)}
         rivals.complete(data, name, numbers, functools.partial(rivals.fdn_rows, data, name, **options), folder)
@@ -360,8 +360,16 @@ with plt.style.context(STYLE):
     fig, ax = plt.subplots(figsize=(6, 2.8), layout="constrained")
     inside = z[data.id_test]
     ax.axvspan(inside.min(), inside.max(), color="0.93", label="inside")
-    ax.vlines(z, quantiles[4], quantiles[94], color="#0072B2", alpha=0.25, linewidth=1, label="90 % interval")
-    ax.plot(z, quantiles[49], ".", color="#0072B2", markersize=2, label="median")
+    ax.vlines(
+        z,
+        quantiles[rivals.LOW],
+        quantiles[rivals.HIGH],
+        color="#0072B2",
+        alpha=0.25,
+        linewidth=1,
+        label="90 % interval",
+    )
+    ax.plot(z, quantiles[rivals.MEDIAN], ".", color="#0072B2", markersize=2, label="median")
     ax.plot(z, data.y_test, ".", color="black", markersize=2, label="target")
     ax.set(xlabel=f"{data.feature_names[data.split_feature]} (standardised)", ylabel=data.target_name)
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1))

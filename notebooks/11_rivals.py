@@ -30,6 +30,7 @@
 
 # %%
 import dataclasses
+import functools
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -56,7 +57,7 @@ from fdn.runs import adapters, rivals
 
 # %% tags=["parameters"]
 dataset: str = "diabetes"  # sets to compute, comma-separated; empty means the eight of data/rivals
-methods: str = "GP,MC dropout"  # methods to compute, comma-separated; empty means all, and FDN as recommended
+methods: str = "GP,MC dropout"  # methods to compute, comma-separated, "FDN" among them; empty means all
 seeds: str = "0"  # of the rows to compute
 recompute: bool = False  # record what `out` lacks; else rows are computed to be compared with the committed ones
 out: str = ""  # folder of the rows; empty means out/rivals
@@ -65,7 +66,8 @@ out: str = ""  # folder of the rows; empty means out/rivals
 check_parameters(In)
 numbers = parse_seeds(seeds)
 sets = parse_names(dataset, report.SETS, "data set") if dataset else report.SETS
-chosen = parse_names(methods, rivals.METHODS, "method") if methods else rivals.METHODS
+known = ("FDN", *rivals.METHODS)
+chosen = parse_names(methods, known, "method") if methods else known
 folder = paths.DEFAULT_OUT / "rivals" if not out else Path(out)
 
 # %% [markdown]
@@ -135,7 +137,8 @@ def heteroscedastic_sine():
     return feature_band_split(x[:, None], np.sin(6 * x) + (0.05 + 0.4 * x**2) * e, name="heteroscedastic_sine")
 
 
-JUDGING = dict(zip(report.JUDGING, (bikeshare, diamonds, friedman1, heteroscedastic_sine)))
+JUDGING = {made.__name__: made for made in (bikeshare, diamonds, friedman1, heteroscedastic_sine)}
+assert tuple(JUDGING) == report.JUDGING
 print(friedman1(), heteroscedastic_sine(), sep="\n")
 
 
@@ -147,8 +150,8 @@ def load(name):
 # ## 11.3 The methods
 #
 # Each is a function of a data set and a seed: it trains, then gives a name, a function that predicts, and what it
-# chose. Choices are made by the validation rows; methods that need these for nothing else, or not any more, are then
-# trained on training and validation rows.
+# chose. Choices are made by the validation rows, which are inside the band here; methods that need these for nothing
+# else, or not any more, are then trained on training and validation rows.
 
 
 # %%
@@ -356,26 +359,38 @@ def conformal(d, seed):
 
 
 # %%
-METHODS = dict(zip(rivals.METHODS, (
-    gaussian_process, perceptrons, quantile_boosting, forest, dropout, laplace, ngboost, conformal
-)))  # fmt: skip
+FITS = {
+    "GP": gaussian_process, "10 MLPs": perceptrons, "quantile boosting": quantile_boosting, "random forest": forest,
+    "MC dropout": dropout, "Laplace": laplace, "NGBoost": ngboost, "MLP + MAPIE": conformal,
+}  # fmt: skip
+assert tuple(FITS) == rivals.METHODS
 PACKAGES = {"random forest": "quantile_forest", "Laplace": "laplace", "NGBoost": "ngboost", "MLP + MAPIE": "mapie"}
 absent = {name: package for name, package in PACKAGES.items() if find_spec(package) is None}
+for name in sorted(absent):
+    print(f"{name} is left out: it needs the package {absent[name]}")
 
 
-def depends_on_seed(d, method):
-    """Not so of boosting, and of a Gaussian process where no rows are left out."""
-    few = len(d.y_train) + len(d.y_val) <= GP_TUNED
-    return method not in ("quantile boosting", "NGBoost") and not (method == "GP" and few)
+def batches(d, name):
+    """Seeds that are fitted together: FDN's are one stack; without chance in a method one seed is enough."""
+    few = len(d.y_train) + len(d.y_val) <= GP_TUNED  # then no rows are left out
+    if name == "FDN":
+        return [numbers]
+    fixed = name in ("quantile boosting", "NGBoost") or name == "GP" and few
+    return [[seed] for seed in (numbers[:1] if fixed else numbers)]
 
 
-if recompute:
-    for d in map(load, sets):
-        if not methods:
-            rivals.complete(d, rivals.FDN, numbers, lambda missing: rivals.fdn_rows(d, rivals.FDN, missing), folder)
-        for name in chosen:
-            for seed in numbers if depends_on_seed(d, name) else numbers[:1]:
-                rivals.complete(d, name, [seed], lambda _: rivals.rows(d, name, seed, METHODS[name]), folder)
+def fitted(d, name, seeds):
+    if name == "FDN":
+        return rivals.fdn_rows(d, rivals.FDN, seeds)
+    return pd.concat([rivals.rows_of(d, name, seed, FITS[name]) for seed in seeds])
+
+
+# %%
+asked = [(d, name) for d in map(load, sets) for name in chosen if name not in absent]
+for d, name in asked if recompute else []:
+    for batch in batches(d, name):
+        label = rivals.FDN if name == "FDN" else name
+        rivals.complete(d, label, batch, functools.partial(fitted, d, name), folder)
 
 # %% [markdown]
 # ## 11.4 A small check
@@ -399,26 +414,21 @@ def checked(fits):
         for name, predict, choice in fits(d, seed):
             quantiles, mean, log_density = predict(d.x_test)
             assert quantiles.shape == (99, len(mean)) and (np.diff(quantiles, axis=0) >= -1e-12).all()
-            assert np.abs(quantiles[49] - mean).mean() < 1
+            assert np.abs(quantiles[rivals.MEDIAN] - mean).mean() < 1
             assert log_density is None or np.isfinite(log_density(d.y_test)).all()
             yield name, predict, choice
 
     return looked_at
 
 
-frames = [rivals.rows(small, name, 0, checked(fits)) for name, fits in METHODS.items() if name not in absent]
+frames = [rivals.rows_of(small, name, 0, checked(fits)) for name, fits in FITS.items() if name not in absent]
 display(pd.concat(frames).pivot(index="method", columns="region", values=["crps", "coverage_90"]).round(2))
-for name, package in absent.items():
-    print(f"{name}: needs the package {package}")
 
 # %% [markdown]
 # And the rows asked for above, computed here and as they are in `data/rivals`:
 
 # %%
-frames = [
-    rivals.rows(d, name, seed, METHODS[name])
-    for d in map(load, sets) for name in chosen for seed in numbers if not recompute and name not in absent
-]  # fmt: skip
+frames = [fitted(d, name, batch) for d, name in asked if not recompute for batch in batches(d, name)]
 if frames:
     both = pd.concat(frames).merge(rivals.load(), on=rivals.KEY, suffixes=(" here", " committed"))
     display(
@@ -435,7 +445,7 @@ if frames:
 # by the last four none was.
 
 # %%
-frame = rivals.load(folder if recompute else None)
+frame = rivals.load(folder) if recompute else rivals.load()
 for metric in report.METRICS:
     for region in report.REGIONS:
         display(Markdown(report.table(frame, metric, region).to_markdown()))

@@ -106,9 +106,9 @@ def test_a_method_is_timed_and_draws_from_a_stream_of_its_own(small):
     torch.manual_seed(1)
     expected = torch.randn(1)
     torch.manual_seed(1)
-    first, other = rivals.rows(small, "guess", 0, fits), rivals.rows(small, "guess", 1, fits)
+    first, other = rivals.rows_of(small, "guess", 0, fits), rivals.rows_of(small, "guess", 1, fits)
     assert torch.equal(torch.randn(1), expected), "the caller's stream is left alone"
-    assert first["rmse"].tolist() == rivals.rows(small, "guess", 0, fits)["rmse"].tolist() != other["rmse"].tolist()
+    assert first["rmse"].tolist() == rivals.rows_of(small, "guess", 0, fits)["rmse"].tolist() != other["rmse"].tolist()
     assert first["chosen"].eq("nothing").all() and first[["fit_s", "predict_s"]].ge(0).all(axis=None)
 
 

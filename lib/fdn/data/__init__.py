@@ -14,7 +14,7 @@ from fdn.settings import choose
 
 TOY = tuple(toy.FUNCTIONS["published"])
 UCI = tuple(uci.SOURCES)
-REAL = (*UCI, "diabetes")
+REAL = (*UCI, *tabular.TABLES)
 NAMES = tabular.BUILT_IN
 PAPER_DATASETS = ("step", "sine", "quad", "airfoil", "ccpp", "energy")  # in the order of its tables
 
@@ -30,7 +30,7 @@ def load(name: str, functions: str = "published", toy_validation: str = "publish
     check_name(name)
     if name in TOY:
         return toy.toy(name, functions, toy_validation)
-    return uci.load(name) if name in UCI else tabular.diabetes()
+    return uci.load(name) if name in UCI else tabular.TABLES[name]()
 
 
 def check_name(name: str) -> None:

@@ -24,7 +24,7 @@ BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_
 SAMPLE = 1000  # rows by which separator and decimal sign are found
 NAMELESS = re.compile(r"\s*|__index_level_\d+__")  # Parquet's name of an index is none
 # Whole parts are groups of three, or have no groups; a group ends in the other sign, a blank or an apostrophe
-_DIGITS = r"[+-]?(?:\d{{1,3}}(?:[{0}\s\u00a0\u202f'’]\d{{3}})+|\d*)(?:{1}\d*)?(?:[eE][+-]?\d+)?"
+_DIGITS = r"(?=[^eE]*\d)[+-]?(?:\d{{1,3}}(?:[{0}\s\u00a0\u202f'’]\d{{3}})+|\d*)(?:{1}\d*)?(?:[eE][+-]?\d+)?"
 NUMBER = {".": re.compile(_DIGITS.format(",", r"\.")), ",": re.compile(_DIGITS.format(".", ","))}
 
 
@@ -36,7 +36,8 @@ class Reading:
         separator: of a CSV file, one character.
         decimal: ``"."`` or ``","``; the other one may group thousands.
         encoding: of a CSV file.
-        missing: texts that mean no value, besides the empty one, ``NA``, ``nan``, ``null`` and the like.
+        missing: texts of a CSV or Excel file that mean no value, besides the empty one, ``NA``, ``nan``, ``null``
+            and the like.
     """
 
     separator: str = ""
@@ -51,10 +52,10 @@ class Reading:
         return f"separator {separator}, decimal {decimal}, encoding {self.encoding}"
 
 
-FOUND = Reading()  # all of it
+TO_FIND = Reading()  # all of it
 
 
-def found(path: Path, given: Reading = FOUND, otherwise: str = "") -> Reading:
+def found(path: Path, given: Reading = TO_FIND, otherwise: str = "") -> Reading:
     """What is given, and the rest as the file has it.
 
     Args:
@@ -83,9 +84,9 @@ def _sentences(path: Path) -> Iterator[None]:
     """Errors of the system, the parser or what unpacks the file, in a sentence."""
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # of many kinds: pandas, pyarrow, openpyxl and what unpacks have their own
         said = getattr(error, "strerror", None) or " ".join(str(error).split()) or repr(error)
         raise UserError(f"{path} cannot be read as a table: {said}") from error
 
@@ -97,7 +98,7 @@ def parts(path: Path, reading: Reading, rows: int | None = None, texts: Sequence
 
     Args:
         reading: as :func:`found` completes it.
-        texts: columns that stay text, whatever they look like.
+        texts: columns of a CSV file that stay text, whatever they look like.
 
     Raises:
         UserError: for a file that is no such table, a repeated name, and one without rows.
@@ -202,11 +203,12 @@ def refuse(column: pd.Series, wrong: np.ndarray, expected: str) -> None:
         value, row = column[wrong].iloc[0], column.index[wrong][0] + 1
         raise UserError(
             f"column {str(column.name)!r} has {value!r} in data row {row}, which is no {expected}; correct it, leave "
-            "the column out, or say by --missing that it means no value"
+            "the column out, or declare it a text that means no value"
         )
 
 
 def _encoding(path: Path, given: str) -> str:
+    """Found by reading the whole file: the first letter beyond ASCII may come late."""
     with get_handle(path, "rb", is_text=False, compression="infer") as file:
         start = file.handle.read(4)
     marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
@@ -227,7 +229,7 @@ def _separator(lines: list[str]) -> str:
     """The sign that gives most rows as many values as the header, and of several the one that gives more."""
 
     def fit(separator: str) -> tuple[float, int]:
-        header, *rows = [len(row) for row in csv.reader(lines[:100], delimiter=separator) if row] or [0]
+        header, *rows = [len(row) for row in csv.reader(lines, delimiter=separator) if row] or [0]
         return (0, 0) if header < 2 else (sum(n == header for n in rows) / max(1, len(rows)), header)
 
     return max(SEPARATORS, key=fit)

@@ -14,8 +14,6 @@ from fdn.data.reading import check_names
 from fdn.data.splits import feature_band_split
 from fdn.errors import UserError
 
-BUILT_IN = (*toy.FUNCTIONS["published"], *uci.SOURCES, "diabetes")  # names of data sets
-
 
 def from_frame(
     table: pd.DataFrame | str | Path,
@@ -97,3 +95,7 @@ def diabetes() -> Dataset:
         target_name="disease progression",
         source="Efron et al., Least angle regression, Ann. Statist. 32 (2004); shipped with scikit-learn",
     )  # fmt: skip
+
+
+TABLES = {"diabetes": diabetes}  # built-in ones that need no download
+BUILT_IN = (*toy.FUNCTIONS["published"], *uci.SOURCES, *TABLES)  # names of data sets

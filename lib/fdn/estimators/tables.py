@@ -17,14 +17,14 @@ from tqdm import tqdm
 
 from fdn import metrics
 from fdn.data import reading
-from fdn.data.reading import FOUND, Reading
+from fdn.data.reading import TO_FIND, Reading
 from fdn.errors import UserError
 from fdn.estimators import saving
 from fdn.estimators.columns import Column, encoded, usable
 from fdn.estimators.regressor import FDNRegressor
 
 FEWEST = 20  # rows to train on
-FEW = 30  # held-out rows that say little
+FEW = 30  # held-out rows that say little: `fdn fit` says so
 BAND, HELD_OUT = (0.2, 0.8), 0.2
 TRAIN, INSIDE, OUTSIDE = "trained on", "held out", "beyond the band"  # parts of a table
 ROWS = 20_000  # predicted at a time
@@ -54,7 +54,7 @@ class TableModel:
 
     @classmethod
     def fit(
-        cls, path: Path, target: str, split_column: str | None = None, *, given: Reading = FOUND,
+        cls, path: Path, target: str, split_column: str | None = None, *, given: Reading = TO_FIND,
         leave_out: Sequence[str] = (), seed: int = 0, **settings: Any,
     ) -> Self:  # fmt: skip
         """Fit to a file; ``settings`` are FDNRegressor's.
@@ -98,9 +98,7 @@ class TableModel:
         if (n := (part != OUTSIDE).sum()) * (1 - HELD_OUT) < FEWEST:
             least = FEWEST / (1 - HELD_OUT)
             raise UserError(f"{path} has {n} rows with a value of {target!r} to fit; at least {least:.0f} are needed")
-        remarks.append(
-            f"{train.sum()} rows are trained on, of which a fifth choose the epoch; the others are held out."
-        )
+        remarks.append(f"{train.sum()} rows are for training; the others are held out, to check it.")
         if np.ptp(y[train]) == 0:
             raise UserError(f"{target!r} is {y[train][0]:g} in every row to train on; there is nothing to predict")
         if settings.get("verbose"):
@@ -147,7 +145,7 @@ class TableModel:
         return self.regressor.predict_frame(X).assign(in_domain=why == "", why_outside=why)
 
     def predict_file(
-        self, path: Path, out: Path, given: Reading = FOUND, identifier: str | None = None, rows: int = ROWS
+        self, path: Path, out: Path, given: Reading = TO_FIND, identifier: str | None = None, rows: int = ROWS
     ) -> tuple[int, str]:
         """Predict a file's rows into a CSV file, ``rows`` in memory at a time; how many, and a sentence or two on them.
 
@@ -187,7 +185,9 @@ class TableModel:
         train, rows = part == TRAIN, {}
         trees = HistGradientBoostingRegressor(random_state=self.seed).fit(X[train], y[train])
         for name in (INSIDE, OUTSIDE):
-            some = np.flatnonzero(part == name)[:MOST_CHECKED]
+            some = np.flatnonzero(part == name)
+            if len(some) > MOST_CHECKED:
+                some = np.sort(np.random.default_rng(self.seed).choice(some, MOST_CHECKED, replace=False))
             if len(some):
                 X_part, t = X.iloc[some], y[some]
                 found = self.regressor.predict_frame(X_part)

@@ -31,7 +31,7 @@ def summary(frame: pd.DataFrame, metric: str, region: str) -> tuple[pd.DataFrame
     """Mean of a metric and half of its interval (NaN for one seed): methods, FDN first, against data sets."""
     of = frame[frame["region"].eq(region) & frame[metric].notna()].groupby(["method", "dataset"])[metric]
     found = pd.DataFrame({key: mean_and_half(values.to_numpy(), LEVEL) for key, values in of}, ["mean", "half"]).T
-    order = [FDN, *rivals.METHODS]
+    order = [FDN, *rivals.METHODS]  # by the first words: "10 MLPs + noise" comes with "10 MLPs"
     methods = sorted(frame["method"].unique(), key=lambda method: [not method.startswith(name) for name in order])
     sets = [name for name in SETS if name in set(frame["dataset"])]
     return tuple(found[column].unstack().reindex(methods, columns=sets) for column in ("mean", "half"))
@@ -77,10 +77,11 @@ def losses(frame: pd.DataFrame) -> list[str]:
     said = []
     for region, where in REGIONS.items():
         mean, half = summary(frame, "crps", region)
+        half = half.fillna(0)  # of one number
         worse = []
         for name in mean:
             apart = mean.loc[FDN, name] - mean[name]
-            beaten = apart[apart > np.hypot(half.loc[FDN, name], half[name].fillna(0))].sort_values(ascending=False)
+            beaten = apart[apart > np.hypot(half.loc[FDN, name], half[name])].sort_values(ascending=False)
             worse += [f"on {name} to {_joined(list(beaten.index))}"] if len(beaten) else []
         best = [name for name in mean if mean[name].idxmin() == FDN]
         least = f"{_joined(best)} ({len(best)} of {len(mean.columns)})"

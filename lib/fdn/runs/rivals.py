@@ -29,8 +29,9 @@ from fdn.training.loop import fit
 
 FDN = "FDN, recommended"
 METHODS = ("GP", "10 MLPs", "quantile boosting", "random forest", "MC dropout", "Laplace", "NGBoost", "MLP + MAPIE")
-KEY = ["dataset", "method", "seed", "region"]  # of a row
+FILE, KEY = "results.csv", ["dataset", "method", "seed", "region"]  # of the table, and of a row in it
 LEVELS = np.arange(1, 100) / 100  # of the predicted quantiles
+LOW, MEDIAN, HIGH = 4, 49, 94  # places among them of 5, 50 and 95 %
 
 
 class Prediction(NamedTuple):
@@ -63,7 +64,7 @@ def crps(quantiles: np.ndarray, y: np.ndarray) -> np.ndarray:
 def measured(dataset: Dataset, prediction: Prediction) -> pd.DataFrame:
     """A row of metrics for each region of the test rows, in units of the standardised target; RMSE is of the mean."""
     quantiles, mean, log_density = prediction
-    y, low, high = dataset.y_test, quantiles[4], quantiles[94]
+    y, low, high = dataset.y_test, quantiles[LOW], quantiles[HIGH]
     points = {
         "rmse": np.square(mean - y), "crps": crps(quantiles, y), "nll": -log_density(y) if log_density else np.nan,
         "coverage_90": (low <= y) & (y <= high), "width_90": high - low,
@@ -72,7 +73,7 @@ def measured(dataset: Dataset, prediction: Prediction) -> pd.DataFrame:
     return found.assign(rmse=found["rmse"] ** 0.5).rename_axis("region").reset_index()
 
 
-def row_of(dataset: Dataset, method: str, seed: int, predict: Predict, fit_s: float, chosen: object) -> pd.DataFrame:
+def _recorded(dataset: Dataset, method: str, seed: int, predict: Predict, fit_s: float, chosen: object) -> pd.DataFrame:
     """What is recorded of a fit; seconds are of processor time."""
     start = time.process_time()
     prediction = predict(dataset.x_test)
@@ -105,15 +106,15 @@ def mixture(f: np.ndarray, variance: float | np.ndarray) -> Prediction:
 
 
 @undisturbed()
-def rows(dataset: Dataset, method: str, seed: int, fits: Fits) -> pd.DataFrame:
-    """Rows of what a method of notebook 11 fits."""
+def rows_of(dataset: Dataset, method: str, seed: int, fits: Fits) -> pd.DataFrame:
+    """What is recorded of a method of notebook 11, trained with a random stream of its own."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         torch.manual_seed(int(seed_sequence(dataset.name, method, seed, "train").generate_state(1)[0]))
         warnings.simplefilter("ignore")  # of optimisers that stop at their last iteration
         start = time.process_time()
         found = list(fits(dataset, seed))
         fit_s = time.process_time() - start
-        return pd.concat([row_of(dataset, name, seed, predict, fit_s, chosen) for name, predict, chosen in found])
+        return pd.concat([_recorded(dataset, name, seed, predict, fit_s, chosen) for name, predict, chosen in found])
 
 
 def fdn_rows(
@@ -123,46 +124,42 @@ def fdn_rows(
 
     The time to fit is the stack's divided by its seeds, with the choice of beta, which all share, counted in full.
     """
-    start, spec = time.process_time(), spec or model_spec("LP-FDNet", dataset.n_features, protocol)
+    start = time.process_time()
+    spec = spec or model_spec("LP-FDNet", dataset.n_features, protocol)
     if protocol.beta_max == "auto":
         protocol = recipe.chosen(spec, dataset, protocol)
-    choice = time.process_time() - start
+    chosen = time.process_time()
     fitted = fit(spec, dataset, protocol, seeds)
-    fit_s = choice + (time.process_time() - start - choice) / len(seeds)
+    fit_s = chosen - start + (time.process_time() - chosen) / len(seeds)
 
     def predict(x: np.ndarray, seed: int) -> Prediction:
         found = fitted.predict(seed, x)
         return mixture(found.draws.double().numpy(), found.noise_variance.double().numpy())
 
     beta = f"beta {protocol.beta_max:g}"
-    return pd.concat([row_of(dataset, name, seed, partial(predict, seed=seed), fit_s, beta) for seed in seeds])
+    return pd.concat([_recorded(dataset, name, seed, partial(predict, seed=seed), fit_s, beta) for seed in seeds])
 
 
-def table(folder: Path | None = None) -> Path:
-    """Where the rows are."""
-    return Path(folder or paths.RIVALS) / "results.csv"
-
-
-def load(folder: Path | None = None) -> pd.DataFrame:
+def load(folder: Path = paths.RIVALS) -> pd.DataFrame:
     """The rows computed so far, by default those committed."""
-    path = table(folder)
+    path = folder / FILE
     return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=KEY)
 
 
-def record(rows: pd.DataFrame, folder: Path | None = None) -> None:
+def record(new: pd.DataFrame, folder: Path) -> None:
     """Add rows to the table; they replace any of the same data set, method, seed and region."""
     there = load(folder)
-    both = (pd.concat([there, rows]) if len(there) else rows).drop_duplicates(KEY, keep="last")
-    with results.atomic(table(folder)) as temporary:
+    both = (pd.concat([there, new]) if len(there) else new).drop_duplicates(KEY, keep="last")
+    with results.atomic(folder / FILE) as temporary:
         both.to_csv(temporary, index=False, float_format="%.6g")
 
 
 def complete(
-    dataset: Dataset, method: str, seeds: Iterable[int], rows: Callable[[list[int]], pd.DataFrame], folder: Path
+    dataset: Dataset, method: str, seeds: Iterable[int], compute: Callable[[list[int]], pd.DataFrame], folder: Path
 ) -> None:
-    """Record what ``rows`` computes for the seeds that the table lacks."""
+    """Record the rows of the seeds that the table lacks."""
     there = load(folder)
     done = set(there.loc[there["dataset"].eq(dataset.name) & there["method"].eq(method), "seed"])
     if missing := [seed for seed in seeds if seed not in done]:
         print(dataset.name, method, *missing, flush=True)
-        record(rows(missing), folder)
+        record(compute(missing), folder)
