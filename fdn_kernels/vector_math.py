@@ -1,4 +1,5 @@
-"""Elementary functions and random numbers for compiled loops: polynomials without branches, which compilers vectorise.
+"""What compiled loops share: elementary functions as polynomials without branches, which compilers vectorise, sums of
+rows, and random numbers.
 
 Exact to a few units in the last place over the arguments that the loops give them
 (``tests/kernels/test_vector_math.py``).
@@ -68,6 +69,27 @@ def softplus(rho, slope, floor):
     else:
         for b in range(rho.size):
             rho[b] = floor + log1p_exp(rho[b], exp_minus(abs(rho[b])))
+
+
+@njit(**INNER)
+def weighted_sum(w, at, bias, x, n, out):
+    """out = bias + sum of w[at + i] x[i] over i < n, (B,); four terms for each time the sum is read and written."""
+    first = 4 if n > 3 else 1
+    v, u, t, s = w[at], w[at + 1] if n > 3 else 0.0, w[at + 2] if n > 3 else 0.0, w[at + 3] if n > 3 else 0.0
+    if n > 3:
+        for b in range(out.size):
+            out[b] = bias + v * x[0, b] + u * x[1, b] + t * x[2, b] + s * x[3, b]
+    else:
+        for b in range(out.size):
+            out[b] = bias + v * x[0, b]
+    for i in range(first, n - 3, 4):
+        v, u, t, s = w[at + i], w[at + i + 1], w[at + i + 2], w[at + i + 3]
+        for b in range(out.size):
+            out[b] += v * x[i, b] + u * x[i + 1, b] + t * x[i + 2, b] + s * x[i + 3, b]
+    for i in range(first + (n - first) // 4 * 4, n):
+        v = w[at + i]
+        for b in range(out.size):
+            out[b] += v * x[i, b]
 
 
 # Best polynomials, their coefficients from the highest power on:
