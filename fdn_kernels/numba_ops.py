@@ -1,6 +1,6 @@
 """The elementwise loops of the CPU path, compiled by Numba: one pass over memory where a tensor library takes ten.
 
-Arrays are float64 and in *columns* (draws and examples last, see :mod:`fdn_kernels.torch_ops`); a Gaussian's are (R, P,
+Arrays are float64 and in *columns* (draws and examples last, see :mod:`fdn_kernels.columns`); a Gaussian's are (R, P,
 k, B), weights before biases. Matrix products, exponentials and logarithms of whole tensors stay with the libraries that
 do them best. The innermost loops run over contiguous numbers, so that the compiler vectorises them.
 """
@@ -184,7 +184,7 @@ def _units_and_output(theta, d_in, width, x, out):
 
 @_compiled
 def dropout_linear(a, subsets, rate, weight, bias, y):
-    """weight (dropout of a) + bias, see :mod:`fdn_kernels.torch_ops`.
+    """weight (dropout of a) + bias, see :mod:`fdn_kernels.given_weights`.
 
     That is the sum over all units that are not 0, less the dropped ones. Draws that share their activations look up
     the sums of the subsets of eight units. a (1 or K, B, d_in), weight (d_out, d_in), bias (d_out,) to y (K, B, d_out).

@@ -23,7 +23,7 @@ from fdn.protocol import Protocol
 from fdn.training.objectives import HomoscedasticGaussian, Likelihood
 from fdn_kernels import numba_networks as loops
 from fdn_kernels import numba_ops
-from fdn_kernels.shapes import check_shapes
+from fdn_kernels.loops import check_shapes
 
 
 @functools.lru_cache(maxsize=16)
