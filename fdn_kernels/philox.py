@@ -32,7 +32,7 @@ from torch import Tensor
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 WORD = 0xFFFFFFFF
-CHUNK = 1 << 14  # counters at once: their int64 words stay in cache
+CHUNK = 1 << 14  # counters at once: 128 KiB a word in int64; more is as fast, 1 << 12 takes twice as long
 
 Words = int | Tensor  # 32-bit words in int64
 
