@@ -6,6 +6,7 @@ run over rows.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -35,12 +36,20 @@ def with_one(z: Tensor) -> Tensor:
     return torch.cat([z, z.new_ones(len(z), 1, z.shape[2])], 1)
 
 
-def _reordered(matrix: Tensor, d_in: int, inverse: bool = False) -> Tensor:
+@functools.lru_cache(maxsize=256)
+def _order(p: int, d_in: int, inverse: bool, device: torch.device) -> Tensor:
     """Rows (weight means, weight rhos, bias means, bias rhos) as (weight means, bias means, weight rhos, bias rhos)."""
-    d_out = matrix.shape[1] // (2 * (d_in + 1))
+    d_out = p // (d_in + 1)
     n = d_out * d_in
-    first, second, third, fourth = matrix.split([n, d_out, n, d_out] if inverse else [n, n, d_out, d_out], 1)
-    return torch.cat([first, third, second, fourth], 1)
+    sizes = [n, d_out, n, d_out] if inverse else [n, n, d_out, d_out]
+    first, second, third, fourth = torch.arange(2 * p, device=device).split(sizes)
+    return torch.cat([first, third, second, fourth])
+
+
+def _reordered(matrix: Tensor, d_in: int, inverse: bool = False) -> Tensor:
+    """Rows of (R, 2P, ...) in the order of :func:`_order`; what tracers or CUDA graphs made of it is not kept."""
+    order = _order if matrix.is_cpu and type(matrix) is Tensor else _order.__wrapped__
+    return matrix.index_select(1, order(matrix.shape[1] // 2, d_in, inverse, matrix.device))
 
 
 def hypernet_matrix(weight: Tensor, bias: Tensor, d_in: int) -> Tensor:

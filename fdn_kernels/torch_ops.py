@@ -78,7 +78,7 @@ def _forward(
     in_loops = noise == "shared" and kl == "none" and _is_compiled(a, z, weight, bias, eps, floor=floor)
     a = a.contiguous() if in_loops else a
     step = _fitting(CACHE_ELEMENTS, r * p * batch, a)
-    for k in _slices(z_draws, step):
+    for k in philox.slices(z_draws, step):
         z1 = columns.with_one(z[:, k])
         if in_loops:
             gaussian = columns.hypernet(matrix, z1, batch)  # (R, 2P, k, B)
@@ -92,7 +92,7 @@ def _forward(
         mean = gaussian[:, :p]  # (R, P, k, B)
         if kl == "analytic":
             term[:, k] = columns.gaussian_kl(mean, scale, log_sum, prior_scale)
-        for j in [k] if z_draws > 1 else _slices(draws, step if sampled else draws):
+        for j in [k] if z_draws > 1 else philox.slices(draws, step if sampled else draws):
             x = a[:, :, j] if a.shape[2] > 1 else a  # (R, d_in, k, B)
             if sampled:
                 e = columns.of(eps[:, j])  # (R, P, k, b)
@@ -125,10 +125,6 @@ def _fitting(elements: int, size: int, like: Tensor) -> int:
     return max(1, (64 * elements if like.is_cuda else elements) // size)
 
 
-def _slices(n: int, step: int) -> Iterator[slice]:
-    return (slice(i, min(i + step, n)) for i in range(0, n, step))
-
-
 def fdn_linear(
     a: Tensor,
     z: Tensor,
@@ -157,7 +153,7 @@ def fdn_linear(
         if no_weights:
             y = gaussian_linear(a, q, noise, eps)
         else:
-            draws = _slices(a.shape[-3], _fitting(CACHE_ELEMENTS, q.mean.numel(), a))
+            draws = philox.slices(a.shape[-3], _fitting(CACHE_ELEMENTS, q.mean.numel(), a))
             y = torch.cat([gaussian_linear(a[..., k, :, :], q, noise, eps[..., k, :, :]) for k in draws], -3)
         return y, None if kl == "none" else reference.gaussian_kl(q, prior_scale)
     shapes = [t.shape[:-3] for t in (a, z, eps) if t is not None]
@@ -185,9 +181,9 @@ def _blocks(
     (r, _, batch, d_in), p = a.shape, weight.shape[1] // 2
     b_step = min(batch, _fitting(BLOCK_ELEMENTS, r * p * min(draws, 16), a))
     k_step = -(-_fitting(BLOCK_ELEMENTS, r * p * b_step, a) // 4) * 4  # a seed gives four draws at a time
-    for k in _slices(draws, k_step):
+    for k in philox.slices(draws, k_step):
         noise_block = None
-        for b in _slices(batch, b_step):
+        for b in philox.slices(batch, b_step):
             if eps is not None:
                 noise_block = eps[:, k] if noise == "shared" else eps[:, k, b]
             elif seed is not None and (noise_block is None or noise != "shared"):
