@@ -1,6 +1,6 @@
 """The elementwise loops of the CPU path, compiled by Numba: one pass over memory where a tensor library takes ten.
 
-Arrays are float64 and in *columns* (draws and examples last, see :mod:`fdn_kernels.torch_ops`); a Gaussian's are (R, P,
+Arrays are float64 and in *columns* (draws and examples last, see :mod:`fdn_kernels.columns`); a Gaussian's are (R, P,
 k, B), weights before biases. Matrix products, exponentials and logarithms of whole tensors stay with the libraries that
 do them best. The innermost loops run over contiguous numbers, so that the compiler vectorises them.
 """
@@ -12,9 +12,10 @@ import math
 import numpy as np
 
 from fdn_kernels.compiling import FAST, INNER, njit
+from fdn_kernels.vector_math import weighted_sum
 
 _compiled = njit(**FAST)
-_GROUP = 32  # standard deviations multiplied before a logarithm is taken
+_GROUP = 32  # standard deviations multiplied before a logarithm is taken: from 1e-9 to 1e9 each, within 1e308
 
 
 @_compiled
@@ -118,7 +119,8 @@ def mlp(theta, widths, x, y):
     B) to y (R, K, d_out, B). Where there is one output, the units of the last hidden layer are added to it as soon as
     they are there.
     """
-    n_layers, block = widths.size - 1, min(256, x.shape[2])  # examples whose activations stay in cache
+    block = min(256, x.shape[2])  # examples: 4 KiB a unit, 1.25 MiB of L2 hold 300 units
+    n_layers = widths.size - 1
     one = n_layers > 1 and widths[n_layers] == 1
     activations = np.zeros((2, widths.max() + 1, block))  # the last row stays 0
     for r in range(theta.shape[0]):
@@ -137,31 +139,10 @@ def mlp(theta, widths, x, y):
                         out = activations[1 - layer % 2, o, :batch]
                         if layer == n_layers - 1:
                             out = y[r, k, o, start : start + batch]
-                        _weighted_sum(theta[r, k], at + o * d_in, theta[r, k, at + d_out * d_in + o], before, d_in, out)
+                        weighted_sum(theta[r, k], at + o * d_in, theta[r, k, at + d_out * d_in + o], before, d_in, out)
                         for b in range(batch if layer < n_layers - 1 else 0):
                             out[b] = 0.0 if out[b] < 0 else out[b]
                     at += d_out * (d_in + 1)
-
-
-@njit(**INNER)
-def _weighted_sum(w, at, bias, x, n, out):
-    """out = bias + sum of w[at + i] x[i] over i < n, (B,); four terms for each time the sum is read and written."""
-    first = 4 if n > 3 else 1
-    v, u, t, s = w[at], w[at + 1] if n > 3 else 0.0, w[at + 2] if n > 3 else 0.0, w[at + 3] if n > 3 else 0.0
-    if n > 3:
-        for b in range(out.size):
-            out[b] = bias + v * x[0, b] + u * x[1, b] + t * x[2, b] + s * x[3, b]
-    else:
-        for b in range(out.size):
-            out[b] = bias + v * x[0, b]
-    for i in range(first, n - 3, 4):
-        v, u, t, s = w[at + i], w[at + i + 1], w[at + i + 2], w[at + i + 3]
-        for b in range(out.size):
-            out[b] += v * x[i, b] + u * x[i + 1, b] + t * x[i + 2, b] + s * x[i + 3, b]
-    for i in range(first + (n - first) // 4 * 4, n):
-        v = w[at + i]
-        for b in range(out.size):
-            out[b] += v * x[i, b]
 
 
 @njit(**INNER)
@@ -195,8 +176,8 @@ def _units_and_output(theta, d_in, width, x, out):
                 g = two + u0 * x[i, b] + u1 * x[j, b] + u2 * x[k, b] + u3 * x[l, b] + u4 * x[m, b] + u5 * x[n, b]
                 out[b] += v * (0.0 if h < 0 else h) + u * (0.0 if g < 0 else g)
         else:
-            _weighted_sum(theta, o * d_in, one, x, d_in, units[0])
-            _weighted_sum(theta, (o + pair) * d_in, two, x, d_in, units[1])
+            weighted_sum(theta, o * d_in, one, x, d_in, units[0])
+            weighted_sum(theta, (o + pair) * d_in, two, x, d_in, units[1])
             for b in range(out.size):
                 h, g = units[0, b], units[1, b]
                 out[b] += v * (0.0 if h < 0 else h) + u * (0.0 if g < 0 else g)
@@ -204,7 +185,7 @@ def _units_and_output(theta, d_in, width, x, out):
 
 @_compiled
 def dropout_linear(a, subsets, rate, weight, bias, y):
-    """weight (dropout of a) + bias, see :mod:`fdn_kernels.torch_ops`.
+    """weight (dropout of a) + bias, see :mod:`fdn_kernels.given_weights`.
 
     That is the sum over all units that are not 0, less the dropped ones. Draws that share their activations look up
     the sums of the subsets of eight units. a (1 or K, B, d_in), weight (d_out, d_in), bias (d_out,) to y (K, B, d_out).

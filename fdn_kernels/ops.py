@@ -216,8 +216,6 @@ def _is(value: object, kind: type) -> bool:
 
 
 def _check_choices(noise: str, kl: str, precision: str, backend: str) -> None:
-    if noise in NOISES and kl in KLS and precision in PRECISIONS and backend in BACKENDS:
-        return
     for name, value, allowed in (
         ("noise", noise, NOISES), ("kl", kl, KLS), ("precision", precision, PRECISIONS), ("backend", backend, BACKENDS)
     ):  # fmt: skip

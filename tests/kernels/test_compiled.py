@@ -21,7 +21,7 @@ from numba.core.registry import CPUDispatcher
 from scipy import stats
 
 from fdn.streams import Streams, _subset_table, seed_sequence
-from fdn_kernels import compiling, dropout_linear, mlp, numba_networks, numba_ops, torch_ops, vector_math
+from fdn_kernels import compiling, dropout_linear, given_weights, mlp, numba_networks, numba_ops, vector_math
 
 
 @pytest.mark.parametrize("module", [numba_networks, numba_ops, vector_math])
@@ -59,12 +59,12 @@ def test_networks_of_given_weights_equal_their_layers_with_every_gradient(widths
         torch.randn(batch, widths[0], dtype=torch.float64),
         torch.randn(*lead, batch, widths[0], dtype=torch.float64),
     ):
-        expected = torch_ops._mlp_of_layers(x, thetas, masks, 0.3)
+        expected = given_weights._mlp_of_layers(x, thetas, masks, 0.3)
         torch.testing.assert_close(
             mlp(x, thetas, widths, masks, 0.3).expand_as(expected), expected
         )  # without gradients
         leaves, others = ([t.clone().requires_grad_() for t in thetas] for _ in range(2))
-        found, plain = mlp(x, leaves, widths, masks, 0.3), torch_ops._mlp_of_layers(x, others, masks, 0.3)
+        found, plain = mlp(x, leaves, widths, masks, 0.3), given_weights._mlp_of_layers(x, others, masks, 0.3)
         incoming = torch.randn_like(plain)
         for one, two in zip(torch.autograd.grad(found, leaves, incoming), torch.autograd.grad(plain, others, incoming)):
             torch.testing.assert_close(one, two)
@@ -83,7 +83,7 @@ def test_nan_and_infinity_pass_through_networks():
     thetas = _network((), 1, (1, 5, 1))
     for value in (math.nan, math.inf):
         x = torch.tensor([[0.5], [value]], dtype=torch.float64)
-        found, expected = mlp(x, thetas, (1, 5, 1)), torch_ops._mlp_of_layers(x, thetas, [], 0.0)
+        found, expected = mlp(x, thetas, (1, 5, 1)), given_weights._mlp_of_layers(x, thetas, [], 0.0)
         torch.testing.assert_close(found, expected, equal_nan=True)
 
 
@@ -121,7 +121,7 @@ def test_dropout_by_subsets_is_dropout_with_the_masks_they_stand_for(draws, a_dr
     torch.testing.assert_close(y, (a * keep / (1 - rate)) @ weight.T + bias)
     live = a != 0
     written = (
-        torch_ops._kept(live, (live.sum(-1) + 7) // 8, torch.from_numpy(drawn[0]), draws) if len(drawn[0]) else keep
+        given_weights._kept(live, (live.sum(-1) + 7) // 8, torch.from_numpy(drawn[0]), draws) if len(drawn[0]) else keep
     )
     assert torch.equal(written | ~live, keep | ~live)  # as a GPU has them
 

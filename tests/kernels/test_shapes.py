@@ -24,15 +24,15 @@ from fdn_kernels import (
     dropout_linear,
     fdn_linear,
     gaussian_linear,
+    loops,
     matvec,
     mlp,
     numba_networks,
     numba_ops,
     ops,
     relu_affine,
-    torch_ops,
 )
-from fdn_kernels.shapes import check_shapes
+from fdn_kernels.loops import check_shapes
 
 FLOAT64 = {"dtype": torch.float64}
 K, B, D = 3, 5, 2
@@ -141,7 +141,7 @@ def checked(monkeypatch):
         call.__name__ = name
         return call
 
-    for module in (torch_ops, fused):
+    for module in (loops, fused):
         monkeypatch.setattr(module, "check_shapes", check)
     for module in (numba_ops, numba_networks):
         for name in _loops(module):

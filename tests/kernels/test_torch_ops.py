@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils import _python_dispatch
 
-from fdn_kernels import fdn_linear, reference, torch_ops
+from fdn_kernels import affine, fdn_linear, reference, relu_affine, torch_ops
 
 FLOAT64 = {"dtype": torch.float64}
 SEED = torch.tensor([3, -8])
@@ -244,7 +244,7 @@ def test_relu_affine_is_affine_then_relu(lead, x_lead, d_in):
     shapes = (*x_lead, 4, 5, d_in), (*lead, 6, d_in), (*lead, 6)
     leaves = [torch.randn(shape, **FLOAT64, requires_grad=True) for shape in shapes]
     found = []
-    for y in (torch_ops.affine(*leaves).relu(), torch_ops.relu_affine(*leaves)):
+    for y in (affine(*leaves).relu(), relu_affine(*leaves)):
         found.append((y, *torch.autograd.grad(y.square().sum(), leaves)))
     for expected, got in zip(*found):
         torch.testing.assert_close(got, expected)

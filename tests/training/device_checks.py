@@ -32,7 +32,7 @@ from fdn.runs import experiment
 from fdn.training import loop
 from fdn.training.loop import fit
 from fdn.training.steps import AutogradStep, ReplayedStep
-from fdn_kernels import torch_ops
+from fdn_kernels import given_weights
 
 _setup_privateuseone_for_python_backend("gpu")
 DEVICE = torch.device("gpu", 0)
@@ -62,7 +62,7 @@ def fake(monkeypatch):
 
     monkeypatch.setattr(loop, "_stack", stack)
     monkeypatch.setattr(devices, "to_host", to_host)
-    monkeypatch.setattr(torch_ops, "_total", lambda counts: 4 * counts.numel())
+    monkeypatch.setattr(given_weights, "_total", lambda counts: 4 * counts.numel())
     with FakeTensorMode(allow_non_fake_inputs=True):  # the host's numbers are real
         yield left
 

@@ -37,7 +37,7 @@ from fdn.training.loop import fit
 from fdn.training.objectives import HomoscedasticGaussian
 from fdn.training.prediction import noise_kind, predict_outputs
 from fdn.training.steps import AutogradStep, ReplayedStep
-from fdn_kernels import torch_ops
+from fdn_kernels import loops
 
 LIKELIHOOD = HomoscedasticGaussian(0.5)
 PROTOCOLS = {
@@ -48,7 +48,7 @@ PROTOCOLS = {
 }
 BATCHES = (9, 9, 4, 9, 9, 4, 9, 4, 4, 9, 4, 9)  # of two sizes, each more often than the warm-up
 SEEDS = 3
-TENSOR_OPERATIONS = (torch_ops, "_is_plain", lambda t: False)  # throughout, as on a GPU, and no compiled loops
+TENSOR_OPERATIONS = (loops, "is_plain", lambda t: False)  # throughout, as on a GPU, and no compiled loops
 
 
 def _stack(name: str, protocol) -> Stack:

@@ -21,9 +21,8 @@ from fdn.models.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinea
 from fdn.models.stacking import Stack
 from fdn.protocol import Protocol
 from fdn.training.objectives import HomoscedasticGaussian, Likelihood
-from fdn_kernels import numba_networks as loops
-from fdn_kernels import numba_ops
-from fdn_kernels.shapes import check_shapes
+from fdn_kernels import numba_networks, numba_ops
+from fdn_kernels.loops import check_shapes
 
 
 @functools.lru_cache(maxsize=16)
@@ -35,28 +34,30 @@ def _table(network: Network) -> np.ndarray | None:
     for layer in network.layers:
         p, hyper, signal = layer.d_out * (layer.d_in + 1), 0, 0
         if type(layer) is PointLinear:
-            kind, size = loops.POINT, p
+            kind, size = numba_networks.POINT, p
         elif type(layer) is GaussianLinear:
-            kind, size = loops.FREE, 2 * p
+            kind, size = numba_networks.FREE, 2 * p
         elif type(layer) in (LatentGaussianLinear, FDNLinear):
             if layer.hypernet.activation != "relu" or getattr(layer, "frequencies", 0) or shared:
                 return None
             hyper, signal = (layer.hypernet.hidden.out_features, layer.hypernet.hidden.in_features)
             size = (signal + 1) * hyper + (hyper + 1) * 2 * p
             if type(layer) is FDNLinear:
-                kind = loops.PREVIOUS if layer.condition == "layer" else loops.INPUT
+                kind = numba_networks.PREVIOUS if layer.condition == "layer" else numba_networks.INPUT
             else:
-                kind, size = loops.LATENT, size + signal
+                kind, size = numba_networks.LATENT, size + signal
         else:
             return None
         rows.append((kind, layer.d_in, layer.d_out, hyper, signal, parameters, weights, hidden, inputs))
         parameters, weights, hidden, inputs = parameters + size, weights + p, hidden + hyper, inputs + layer.d_in
-    return np.array(rows) if len({row[loops.KIND] for row in rows}) == 1 else None
+    return np.array(rows) if len({row[numba_networks.KIND] for row in rows}) == 1 else None
 
 
 def _weights(table: np.ndarray) -> int:
     """Number of weights and biases of all layers, P."""
-    return int(table[-1, loops.WEIGHTS] + table[-1, loops.D_OUT] * (table[-1, loops.D_IN] + 1))
+    return int(
+        table[-1, numba_networks.WEIGHTS] + table[-1, numba_networks.D_OUT] * (table[-1, numba_networks.D_IN] + 1)
+    )
 
 
 def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
@@ -74,7 +75,11 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bo
     """
     table, layers = _table(stack.network) if stack.network.noise_rho is None else None, stack.network.layers
     plain = all(t.dtype == torch.float64 and t.is_cpu for t in (row, x)) and row.dim() == 1 and x.numel() > 0
-    if table is None or table[0, loops.KIND] == loops.POINT or any(e is None or e.shape[1] > 1 for e in noise.eps):
+    if (
+        table is None
+        or table[0, numba_networks.KIND] == numba_networks.POINT
+        or any(e is None or e.shape[1] > 1 for e in noise.eps)
+    ):
         return False
     if not plain or not _takes(layers) or any(mask is not None for mask in noise.masks):
         return False
@@ -82,12 +87,14 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bo
     parameters, x = row.detach().contiguous().numpy(), x.detach().contiguous().numpy()
     sizes = {"A": stack.flat.shape[-1], "I": layers[0].d_in, "P": _weights(table), "O": layers[-1].d_out}
     check_shapes("draws", "A NI KP KNO", parameters, x, eps, out, **sizes)
-    if table[0, loops.KIND] >= loops.INPUT:
-        loops.draw(table, parameters, x, eps, floor, out.numpy())
+    if table[0, numba_networks.KIND] >= numba_networks.INPUT:
+        numba_networks.draw(table, parameters, x, eps, floor, out.numpy())
         return True
     theta, y = np.empty((1, *eps.shape)), np.empty((1, len(eps), layers[-1].d_out, len(x)))
-    loops.draw_weights(table, parameters, eps, layers[0].scale == "exp", floor, theta[0])
-    numba_ops.mlp(theta, np.array([table[0, loops.D_IN], *table[:, loops.D_OUT]]), x.T.copy()[None], y)
+    numba_networks.draw_weights(table, parameters, eps, layers[0].scale == "exp", floor, theta[0])
+    numba_ops.mlp(
+        theta, np.array([table[0, numba_networks.D_IN], *table[:, numba_networks.D_OUT]]), x.T.copy()[None], y
+    )
     out.copy_(torch.from_numpy(y[0]).mT)
     return True
 
@@ -100,7 +107,7 @@ def _takes(layers: Iterable[Module]) -> bool:
 
 
 class FusedStep:
-    """Training steps of a stack in compiled loops.
+    """Training steps of a stack in compiled numba_networks.
 
     Args:
         stack: its ``flat`` is updated in place.
@@ -109,7 +116,7 @@ class FusedStep:
 
     def __init__(self, stack: Stack, protocol: Protocol) -> None:
         self.layers, self.lead = _table(stack.network), stack.flat.shape[:-1]
-        hidden, d_in = int(self.layers[:-1, loops.D_OUT].sum()), stack.network.layers[0].d_in
+        hidden, d_in = int(self.layers[:-1, numba_networks.D_OUT].sum()), stack.network.layers[0].d_in
         self.sizes = {"A": stack.flat.shape[-1], "I": d_in, "P": _weights(self.layers), "H": hidden}
         self.flat = stack.flat.detach().view(-1, stack.flat.shape[-1]).numpy()  # (R, n), the stack's own memory
         self.moments = np.zeros_like(self.flat), np.zeros_like(self.flat)
@@ -164,9 +171,9 @@ class FusedStep:
         arrays = [t.contiguous().numpy() for t in tensors]
         layout = "RA XBI XB RP RHB" if masks else "RA XBI XB RP 000"
         check_shapes("train", layout, self.flat, *arrays, **self.sizes, R=r)
-        size = 5 * (eps.shape[1] * batch if self.layers[0, loops.KIND] >= loops.INPUT else 1)
+        size = 5 * (eps.shape[1] * batch if self.layers[0, numba_networks.KIND] >= numba_networks.INPUT else 1)
         self.work = self.work if self.work.size >= size else np.empty(size)
-        loops.train(
+        numba_networks.train(
             self.layers, self.flat, *arrays, beta, float(self.dropout), self.exponential,
             p.floor, p.prior_scale, -1.0 if p.clip_norm is None else p.clip_norm, rate, step, *self.moments,
             self.grad, self.work,
