@@ -391,3 +391,10 @@ def test_rows_that_agree_to_rounding_keep_their_digits_and_are_filled_in(tmp_pat
     other.loc[other["seed"] == 1, "mse_id"] *= 1 + 1e-12
     both = results.merged(tmp_path, other).set_index("seed")
     assert both.loc[1, "mse_id"] == other.set_index("seed").loc[1, "mse_id"] and both["best_epoch"].dtype == int
+
+
+def test_rows_are_sorted_whatever_their_index():
+    rows = [("sine", "LP-FDNet", "published", seed) for seed in (1, 0)] + [("step", "MLPNet", "published", 0)]
+    frame = pd.DataFrame(rows, columns=["dataset", "model", "protocol", "seed"], index=[0, 0, 1])
+    found = results.sort(frame)
+    assert list(found.itertuples(index=False, name=None)) == [rows[2], rows[1], rows[0]]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 
 from fdn.errors import UserError
-from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_at, beta_elbo, iwae
+from fdn.protocol import Protocol
+from fdn.training.objectives import (
+    LIKELIHOODS,
+    HeteroscedasticGaussian,
+    HomoscedasticGaussian,
+    beta_at,
+    beta_elbo,
+    iwae,
+)
 
 K, B = 3, 4
 
@@ -93,3 +102,7 @@ def test_constant_schedule_no_warmup_and_unknown_names():
     assert beta_at(1, "linear", 0) == 1.0
     with pytest.raises(UserError, match="unknown beta schedule 'quadratic'"):
         beta_at(1, "quadratic", 10)
+
+
+def test_every_likelihood_that_a_protocol_may_name_is_there():
+    assert set(get_args(get_type_hints(Protocol)["likelihood"])) == set(LIKELIHOODS)

@@ -346,6 +346,7 @@ def frame_of(cells: Iterable[Mapping[str, object]]) -> pd.DataFrame:
 
 def sort(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows in the order of the paper's data sets and models, then protocol and seed; unknown names last, by name."""
+    frame = frame.reset_index(drop=True)
     orders = {"dataset": data.NAMES, "model": (BASELINE, *MODEL_NAMES), "protocol": tuple(PROTOCOLS)}
     by = pd.DataFrame({c: frame[c].map({n: i for i, n in enumerate(o)}).fillna(len(o)) for c, o in orders.items()})
     by = pd.concat([by, frame[list(KEY)].add_prefix("name_")], axis=1)

@@ -17,9 +17,9 @@ from fdn.models import MODELS
 from fdn.report.checkpoints import WITHOUT_BETA, beta_kept
 from fdn.report.figures.drawing import BAND, GREY, finite, is_positive, legend, name_columns, panels, set_title, styled
 from fdn.report.findings import DatasetResults
-from fdn.report.published import of_stochastic, rows_of
+from fdn.report.published import PUBLISHED_METRICS, of_stochastic, rows_of
 
-DELTAS = {column: f"Δ{measures.metric_of(column).heading}" for column in measures.DELTAS}
+DELTAS = {column: f"Δ{measures.metric_of(column).heading}" for column in measures.DELTAS if column in PUBLISHED_METRICS}
 
 
 @styled

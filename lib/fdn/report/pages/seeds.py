@@ -9,7 +9,7 @@ import pandas as pd
 
 from fdn import paths
 from fdn.errors import UserError
-from fdn.models import PAPER_MODELS
+from fdn.models import STOCHASTIC_MODELS
 from fdn.protocol import PUBLISHED
 from fdn.report import checkpoints, published, seeds
 from fdn.runs import bands, experiment, extras, results
@@ -27,11 +27,11 @@ def gather(out: Path, to: Path, datasets: Sequence[str]) -> None:
     known = published.rows_of(metrics, protocol=PUBLISHED.label)
     frames = []
     for name in datasets:
-        runs = known[(known["dataset"] == name) & known["model"].isin(PAPER_MODELS)]
+        runs = known[(known["dataset"] == name) & known["model"].isin(STOCHASTIC_MODELS)]
         if len(runs):
             seed = published.representative_seed(metrics, name)
             some = sorted(runs["seed"].unique())
-            frames.append(bands.compute(out, experiment.load_dataset(name, PUBLISHED), PAPER_MODELS, some, seed))
+            frames.append(bands.compute(out, experiment.load_dataset(name, PUBLISHED), STOCHASTIC_MODELS, some, seed))
     if not any(len(frame) for frame in frames):
         raise UserError(f"{out} keeps no fits of {', '.join(datasets)}; `fdn run` or `fdn paper` writes them there")
     bands.write(to, pd.concat(frames))
