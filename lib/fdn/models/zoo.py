@@ -80,7 +80,8 @@ def _fdn(at: At, p: Protocol, condition: str) -> nn.Module:
     return StructuredFDNLinear(*arguments, structure=p.structure, rank=p.rank, residual=p.residual, **given)
 
 
-_ic, _lp = (functools.partial(_fdn, condition=condition) for condition in ("input", "layer"))
+_ic = functools.partial(_fdn, condition="input")
+_lp = functools.partial(_fdn, condition="layer")
 
 
 @dataclass(frozen=True)
