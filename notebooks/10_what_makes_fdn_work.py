@@ -246,11 +246,11 @@ intervals_figure(
 
 # %%
 apart = (changes["low"] > 1) | (changes["high"] < 1)
-words = [f"{m:.2f} [{low:.2f}, {high:.2f}]" + " *" * out for m, low, high, out in zip(*changes.to_numpy().T, apart)]
+words = [f"{ratio:.2f}" + " *" * out for ratio, out in zip(changes["mean"], apart)]
 ratios = changes.assign(words=words)["words"].unstack(["dataset", "region"]).reindex(list(WITHOUT)[1:])
 ratios = ratios.reindex(columns=crps.columns).rename(columns=report.WHERE, level="region")
 display(ratios)
-print("Ratio of CRPS and its 90 % interval; * where this leaves 1 out: worse above 1, better below.")
+print("Ratio of CRPS, worse above 1; * where its 90 % interval, as in the figure, leaves 1 out")
 chance = f"if nothing differed, about {(1 - report.LEVEL) * len(changes):.1f} would"
 print(f"Of these {len(changes)} intervals {apart.sum()} leave 1 out; {chance}.")
 
