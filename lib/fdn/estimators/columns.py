@@ -103,7 +103,8 @@ def usable(frame: pd.DataFrame, target: str, inputs: Sequence[str], decimal: str
     Raises:
         UserError: for a column most of whose values are numbers, and some not.
     """
-    kinds, said, seen = {}, [], {}
+    kinds, said = {}, []
+    seen: dict[bytes, str] = {}
     for name in (target, *inputs):
         column = frame[name]
         twin = seen.setdefault(pd.util.hash_pandas_object(column, index=False).to_numpy().tobytes(), name)

@@ -231,7 +231,7 @@ def _with_target(frame: pd.DataFrame, target: str, decimal: str) -> tuple[pd.Dat
 
 def _parts(n: int, place: np.ndarray | None, band: tuple[float, float] | None, seed: int) -> np.ndarray:
     """``(n,)`` text: the part of every row, given their values of a split column, if any, and its band."""
-    outside = np.zeros(n, dtype=bool) if place is None else (place < band[0]) | (place > band[1])
+    outside = (place < band[0]) | (place > band[1]) if place is not None and band else np.zeros(n, dtype=bool)
     part = np.where(outside, OUTSIDE, TRAIN).astype(object)
     order = np.random.default_rng(seed).permutation(np.flatnonzero(~outside))
     part[order[: round(HELD_OUT * len(order))]] = INSIDE
