@@ -55,6 +55,7 @@ class FDNLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, a, z, weight, bias, eps, noise, floor, prior_scale):
+        """y ``(R, K, B, d_out)`` and the KL ``(R, k, B)``."""
         ctx.inputs = a, z, weight, bias
         matrix, z1 = columns.hypernet_matrix(weight, bias, a.shape[3]), columns.with_one(z)
         p = matrix.shape[1] // 2
@@ -75,6 +76,7 @@ class FDNLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_y, grad_kl):
+        """Gradients of a, z, weight and bias."""
         a, z1, matrix, gaussian, scale, theta, y_scale, eps = ctx.saved_tensors
         d_in, p, k = a.shape[1], scale.shape[1], gaussian.shape[2]
         grad_y, grad_kl = columns.of(grad_y), grad_kl.unsqueeze(1)  # (R, d_out, K, B), (R, 1, k, B)
@@ -116,6 +118,7 @@ class CompiledLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, a, z, weight, bias, eps, floor, prior_scale):
+        """y ``(R, K, B, d_out)`` and the KL ``(R, k, B)``."""
         ctx.inputs = a, z, weight, bias
         a, eps = columns.of(a).contiguous(), columns.of(eps).contiguous()  # (R, d_in, K, B), (R, P, K, b)
         matrix, z1 = columns.hypernet_matrix(weight, bias, a.shape[1]), columns.with_one(z)
@@ -137,6 +140,7 @@ class CompiledLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_y, grad_kl):
+        """Gradients of a, z, weight and bias."""
         a, z1, matrix, gaussian, scale, eps = ctx.saved_tensors
         need_a, need_z = ctx.needs_input_grad[:2]
         grad, grad_a = torch.empty_like(gaussian), torch.zeros_like(a) if need_a else a
