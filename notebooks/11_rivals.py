@@ -54,6 +54,7 @@ from fdn.errors import UserError
 from fdn.nn import sample
 from fdn.report import rivals as report
 from fdn.runs import adapters, rivals
+from fdn.typesetting import Table
 
 # %% tags=["parameters"]
 dataset: str = "diabetes"  # sets to compute, comma-separated; empty means the eight of data/rivals
@@ -431,11 +432,10 @@ display(pd.concat(frames).pivot(index="method", columns="region", values=["crps"
 frames = [fitted(d, name, batch) for d, name in asked if not recompute for batch in batches(d, name)]
 if frames:
     both = pd.concat(frames).merge(rivals.load(), on=rivals.KEY, suffixes=(" here", " committed"))
-    display(
-        both.set_index(rivals.KEY)[["crps here", "crps committed", "coverage_90 here", "coverage_90 committed"]].round(
-            3
-        )
-    )
+    shown = ["crps here", "crps committed", "coverage_90 here", "coverage_90 committed"]
+    cells = both[rivals.KEY].astype(str).join(both[shown].map("{:.3f}".format))
+    rows = tuple(cells.itertuples(index=False, name=None))
+    display(Table("check", "Computed here and committed", "", tuple(cells), rows, "llrlrrrr"))
 
 # %% [markdown]
 # ## 11.5 All numbers
