@@ -54,6 +54,7 @@ def test_numbers_are_read_by_the_sign_and_groups_of_three():
     np.testing.assert_array_equal(numbers(pd.Series(["1.234,5", "0,5", "1.234", "3.14", "-,5"]), ","),
                                   [1234.5, 0.5, 1234, np.nan, -0.5])  # fmt: skip
     assert numbers(pd.Series([1, None], dtype="Int64")).tolist()[0] == 1
+    assert np.isnan(numbers(pd.Series([b"x", [1], 10**400, 1j], dtype=object))).all()
 
 
 def test_parts_are_the_whole(tmp_path):

@@ -313,11 +313,12 @@ def test_names_of_any_signs_stand_in_tables_as_they_are(name, tmp_path):
     assert [path.parent for path in table.write(tmp_path)] == [tmp_path] * 3
 
 
-@pytest.mark.skipif(bool(data.missing()), reason="the table of splits needs the UCI files")
 def test_the_committed_tables_are_those_of_the_committed_results(tmp_path):
     """Every table of the study: some seconds."""
     metrics = extras.read(paths.COMMITTED_RESULTS)
     made = tables.all_tables(metrics, experiment.datasets_of(metrics, PUBLISHED), PUBLISHED.label, tmp_path)
     committed = paths.COMMITTED_RESULTS / "tables"
     assert {path.name for path in made} == {path.name for path in committed.iterdir()}
+    need_files = ("splits", "models_published", "models_as_written") if data.missing() else ()
+    made = [path for path in made if path.stem not in need_files]
     assert [path.name for path in made if path.read_bytes() != (committed / path.name).read_bytes()] == []

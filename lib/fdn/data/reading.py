@@ -189,7 +189,7 @@ def numbers(column: pd.Series, decimal: str = ".") -> np.ndarray:
 def _float(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, OverflowError):  # dates and lists, say; whole numbers beyond float64
+    except (TypeError, ValueError, OverflowError):  # dates, lists, bytes; whole numbers beyond float64
         return np.nan
 
 
