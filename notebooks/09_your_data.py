@@ -202,7 +202,7 @@ for name, colour in COLOURS.items():
     ax.plot(places[some], y[some], ".", color=colour, ms=4, label=name if len(some) else None)
 label(ax.set_xlabel, along)
 label(ax.set_ylabel, fitted.target)
-ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above, where no row is
+ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above, where no row and no exponent is
 plt.show()
 
 # %% [markdown]
