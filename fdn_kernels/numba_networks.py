@@ -342,9 +342,10 @@ def train(
             if l < n_layers - 1:
                 _relu(after)
                 if keep.size:
+                    unit = at - layers[0, D_IN]  # read here: in the loop it would keep the loop from being vectorised
                     for i in range(d_out):
                         for b in range(batch):
-                            after[i, b] *= kept_scale if keep[r, at - layers[0, D_IN] + i, b] else 0.0
+                            after[i, b] *= kept_scale if keep[r, unit + i, b] else 0.0
         for b in range(batch):
             grad_out[0, b] = 2 * (out[0, b] - y[rx, b]) / batch
         work.grad_a[:, :] = 0.0
