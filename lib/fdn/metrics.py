@@ -56,17 +56,19 @@ def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
     return np.ldexp(values, -e), e
 
 
-def _in_range(draws: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Draws (..., K, N) and others that go with them, times 2^-e, then e (..., N).
+def _at_points(compute: Callable[..., np.ndarray], degree: int, *arrays: np.ndarray) -> np.ndarray:
+    """``compute`` of arrays (..., K, N), at each point a number of this degree in theirs, (..., N).
 
-    0 but for points too large to square and sum.
+    Where theirs are too large to square or sum, which leaves no finite result, it is taken of them times 2^-e.
     """
-    size = functools.reduce(np.maximum, [np.abs(array).max(axis=-2) for array in (draws, *others)])  # (..., N)
-    e = np.where((size > 2.0**400) & np.isfinite(size), np.frexp(size)[1], 0)
-    if e.any():
-        scaled = [np.ldexp(array, -e[..., None, :]) for array in (draws, *others)]
-        return *scaled, e
-    return draws, *others, e
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = compute(*arrays)
+        if np.isfinite(found).all():
+            return found
+        size = functools.reduce(np.maximum, [np.abs(array).max(axis=-2) for array in arrays])  # (..., N)
+        e = np.where(np.isfinite(size), np.frexp(size)[1], 0)
+        scaled = compute(*(np.ldexp(array, -e[..., None, :]) for array in arrays))
+        return np.where(np.isfinite(found), found, np.ldexp(scaled, degree * e))
 
 
 def _is_constant(values: np.ndarray) -> bool:
@@ -89,9 +91,7 @@ def mse(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     array([2.5])
     """
     draws, y = _check_draws(draws, y)
-    with np.errstate(invalid="ignore", over="ignore"):
-        draws, y, e = _in_range(draws, y[None])
-        return np.ldexp(np.square(draws - y).mean(axis=-2), 2 * e)  # (..., N)
+    return _at_points(lambda draws, y: np.square(draws - y).mean(axis=-2), 2, draws, y[None])  # (..., N)
 
 
 def variance(draws: np.ndarray, y: np.ndarray, offset: float = 0.0) -> np.ndarray:
@@ -106,9 +106,11 @@ def variance(draws: np.ndarray, y: np.ndarray, offset: float = 0.0) -> np.ndarra
     array([2.75])
     """
     draws, _ = _check_draws(draws, y)
-    with np.errstate(invalid="ignore", over="ignore"):
-        draws, e = _in_range(draws)
-        return np.ldexp((draws - draws[..., :1, :]).var(axis=-2), 2 * e) + offset  # (..., N); 0 for equal draws
+    return _at_points(_variance, 2, draws) + offset  # (..., N)
+
+
+def _variance(draws: np.ndarray) -> np.ndarray:
+    return (draws - draws[..., :1, :]).var(axis=-2)  # 0 for equal draws
 
 
 def predictive_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -121,9 +123,7 @@ def predictive_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     array([2.5])
     """
     draws, _ = _check_draws(draws, y)
-    with np.errstate(invalid="ignore", over="ignore"):
-        draws, e = _in_range(draws)
-        return np.ldexp(draws.mean(axis=-2), e)  # (..., N)
+    return _at_points(lambda draws: draws.mean(axis=-2), 1, draws)  # (..., N)
 
 
 def bias(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -168,10 +168,10 @@ def corrected_sqerr_mean(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     n_draws = draws.shape[-2]
     if n_draws == 1:
         return np.full(draws.shape[:-2] + y.shape, np.nan)
-    with np.errstate(invalid="ignore", over="ignore"):
-        draws, y, e = _in_range(draws, y[None])
-        spread = (draws - draws[..., :1, :]).var(axis=-2)  # (..., N)
-        return np.ldexp(np.square(draws.mean(axis=-2) - y[..., 0, :]) - spread / (n_draws - 1), 2 * e)  # (..., N)
+    return _at_points(
+        lambda draws, y: np.square(draws.mean(axis=-2) - y[..., 0, :]) - _variance(draws) / (n_draws - 1),
+        2, draws, y[None],
+    )  # fmt: skip
 
 
 def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -187,15 +187,17 @@ def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     array([0.75])
     """
     draws, y = _check_draws(draws, y)
+    return _at_points(_crps, 1, draws, y[None])
+
+
+def _crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
     n_draws = draws.shape[-2]
-    errors = np.empty((*draws.shape[:-2], len(y), n_draws))  # (..., N, K)
-    with np.errstate(invalid="ignore", over="ignore"):
-        draws, y, e = _in_range(draws, y[None])
-        np.subtract(draws.swapaxes(-1, -2), y.swapaxes(-1, -2), out=errors)
-        errors.sort(axis=-1)
-        gaps = errors @ (np.arange(1 - n_draws, n_draws, 2) / n_draws**2)  # (..., N)
-        np.abs(errors, out=errors)
-        return np.ldexp(errors.mean(axis=-1) - gaps, e)
+    errors = np.empty((*draws.shape[:-2], draws.shape[-1], n_draws))  # (..., N, K)
+    np.subtract(draws.swapaxes(-1, -2), y.swapaxes(-1, -2), out=errors)
+    errors.sort(axis=-1)
+    gaps = errors @ (np.arange(1 - n_draws, n_draws, 2) / n_draws**2)  # (..., N)
+    np.abs(errors, out=errors)
+    return errors.mean(axis=-1) - gaps
 
 
 def interval(draws: np.ndarray, y: np.ndarray, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
@@ -213,9 +215,8 @@ def interval(draws: np.ndarray, y: np.ndarray, level: float = 0.9) -> tuple[np.n
         raise ValueError(f"level is {level}, expected a number between 0 and 1")
     share = Fraction(str(level))
     ranks = [math.ceil(p * draws.shape[-2]) - 1 for p in ((1 - share) / 2, (1 + share) / 2)]
-    ordered = np.partition(draws, ranks, axis=-2)
-    missing = np.isnan(draws).any(axis=-2)  # (..., N)
-    lower, upper = (np.where(missing, np.nan, ordered[..., rank, :]) for rank in ranks)
+    ordered = np.sort(draws.swapaxes(-1, -2), axis=-1)  # (..., N, K), NaN last; faster than a partition over axis -2
+    lower, upper = (np.where(np.isnan(ordered[..., -1]), np.nan, ordered[..., rank]) for rank in ranks)
     return lower, upper
 
 

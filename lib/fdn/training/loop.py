@@ -36,7 +36,8 @@ class Fit:
         flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members; where it was trained.
         best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
         scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
-        noise_factor: of the likelihood's variance in predictions, ``(R,)``: 1 unless fitted (``Protocol.fit_noise``).
+        noise_factor: of the likelihood's variance in predictions, ``(R,)``: 1 unless fitted
+            (``Protocol.fit_noise``).
         seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best
             epoch).
     """
@@ -243,9 +244,9 @@ def fit(
     train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
     if device == CPU or stack.network.draws_masks_late:
         each = [_streams(dataset.name, spec, seed, "validate", p) for seed in seeds]
-        validated = [(range(r, r + 1), rows[r], streams) for r, streams in enumerate(each)]
+        validated = [(slice(r, r + 1), rows[r], streams) for r, streams in enumerate(each)]
     else:  # all at once
-        validated = [(range(len(seeds)), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead))]
+        validated = [(slice(None), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead))]
     kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
     epochs, update, batches = _epochs(spec, p, len(x_train)), 0, -(-len(x_train) // p.batch_size)
     scores, best = np.full((len(seeds), epochs), np.nan), np.full(len(seeds), np.inf)
@@ -278,7 +279,7 @@ def fit(
                 draws = prediction.draws if p.score == "function" else prediction.observed(streams)  # (..., K, N_val)
             with timed("selection"):
                 scores[group, epoch - 1] = np.where(running[group], mean_score(draws, y_val), np.nan)
-                for r in group:
+                for r in range(len(seeds))[group]:
                     score = scores[r, epoch - 1]
                     if score < best[r] or p.keep == "last" and np.isfinite(score):
                         best[r], best_epoch[r] = score, epoch
