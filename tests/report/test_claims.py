@@ -312,6 +312,9 @@ def test_a_typical_representative_seed_is_near_the_line():
 def test_the_page_and_the_file_hold_every_claim(tmp_path):
     written = claims.write(tmp_path, runs(lambda *key: {}))
     table, text = pd.read_csv(written[0], keep_default_na=False), written[1].read_text(encoding="utf-8")
+    assert "Written by `fdn claims` from the committed results" in text
+    elsewhere = claims.page(claims.findings(runs(lambda *key: {}), None), runs(lambda *key: {}), "`out`")
+    assert "Written by `fdn claims` from `out` and times" in elsewhere and "committed results" not in elsewhere
     assert len(table) == sum(1 if c.across else len(c.datasets) for c in CLAIMS) + len(FACTS)
     rows = [line for line in text.splitlines() if line.startswith("| “")]
     assert len(rows) == len({(c.section, c.words, c.criterion) for c in (*CLAIMS, *FACTS)}) == len(CLAIMS) + len(FACTS)

@@ -104,7 +104,7 @@ def _predict(args: argparse.Namespace) -> None:
 @command(
     option("model", "folder that `fdn fit` wrote", type=options.folder),
     option("--data", "where the table of `fdn fit` is now (default: where it was)", type=_input, metavar="FILE"),
-    option("--out", "a page of HTML (default: out/report.html)", default=Path("out", "report.html"), **FILE),
+    options.out("report.html", "a page of HTML", **FILE),
     examples=("model --out report.html", "model --data houses.csv"),
 )
 def _report(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from fdn.arguments import parse_protocol
 from fdn.cli import options
 from fdn.cli.options import FLAG, FOLDER, command, named, one_of, option, say_written
 from fdn.protocol import Protocol
-from fdn.report import comparison, console, published, tables
+from fdn.report import comparison, console, findings, published, tables
 from fdn.runs import experiment, extras
 from fdn.runs.results import load_metrics
 from fdn.settings import choose
@@ -111,10 +111,14 @@ def _compare(args: argparse.Namespace) -> None:
     checkout=True,
 )
 def _claims(args: argparse.Namespace) -> None:
-    """Judge the paper's sentences by the committed results, and write the page."""
+    """Judge the paper's sentences by results, and write the page."""
     from fdn.report import claims
 
-    written = claims.write(args.to, extras.with_extras(args.results and load_metrics(args.results)))
+    given = () if args.results is None else (
+        extras.with_extras(load_metrics(args.results)),
+        f"`{findings.place(args.results)}` and the committed extras (`data/extras`)",
+    )  # fmt: skip
+    written = claims.write(args.to, *given)
     print(written[1].read_text(encoding="utf-8").split("\n")[2])  # the counts
     say_written(written)
 

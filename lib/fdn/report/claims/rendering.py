@@ -17,6 +17,7 @@ from fdn.runs import extras, results
 from fdn.timing import latency
 from fdn.typesetting import pipe_table
 
+COMMITTED = "the committed results (`data/results`, `data/extras`)"
 COLUMNS = "The paper's words", "Kind", "Data set", "Our criterion", "Published table", "Ours", "Kept", "Conclusion"
 
 
@@ -28,8 +29,8 @@ def _kind(finding: Finding) -> str:
     return finding.kind if finding.said in ("", "always") else f"{finding.kind}, {finding.said}"
 
 
-def page(found: Sequence[Finding], metrics: pd.DataFrame) -> str:
-    """The findings on the runs as Markdown, a table per section and a row per claim."""
+def page(found: Sequence[Finding], metrics: pd.DataFrame, source: str = COMMITTED) -> str:
+    """The findings on the runs of ``source`` as Markdown, a table per section and a row per claim."""
     sections: dict[str, list[tuple[str, ...]]] = {}
     for (section, words, criterion), group in by_statement(found).items():
         numbers = [
@@ -49,7 +50,7 @@ def page(found: Sequence[Finding], metrics: pd.DataFrame) -> str:
     parts = [
         "# What the paper says, and whether it holds",
         f"{summary(found).capitalize()}. The words are the paper's, the criteria ours. Written by `fdn claims` from "
-        "the committed results (`data/results`, `data/extras`) and times (`latency.csv`, by `fdn latency`); protocol "
+        f"{source} and times (`latency.csv`, by `fdn latency`); protocol "
         f"`{PUBLISHED.label}`.",
         "*Published table*: whether the printed numbers meet the criterion. *Ours*: the share of seeds that do, and "
         f"whether the medians over seeds do. {DASH}: not printed, not computed, or not about a data set.",
@@ -71,12 +72,15 @@ def page(found: Sequence[Finding], metrics: pd.DataFrame) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> list[Path]:
+def write(
+    folder: Path | None = None, metrics: pd.DataFrame | None = None, source: str = COMMITTED
+) -> list[Path]:
     """Write ``claims.csv``, a row per claim and data set, and the page ``README.md``; return their paths.
 
     Args:
         folder: default: data/claims, which may hold ``latency.csv``.
         metrics: default: the committed results and extras.
+        source: what the page says of where they come from.
     """
     folder = paths.CLAIMS if folder is None else folder
     metrics = extras.with_extras() if metrics is None else metrics
@@ -85,5 +89,5 @@ def write(folder: Path | None = None, metrics: pd.DataFrame | None = None) -> li
     with results.atomic(table) as path:
         pd.DataFrame(found).astype({"held": "Int64"}).to_csv(path, index=False)
     with results.atomic(text) as path:
-        path.write_text(page(found, metrics), encoding="utf-8")
+        path.write_text(page(found, metrics, source), encoding="utf-8")
     return [table, text]
