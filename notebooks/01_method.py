@@ -178,7 +178,10 @@ settings = {
     "gradient norm clipped to": of("clip_norm"),
     r"weight prior std $\sigma_0$": of("prior_scale"),
     r"floor $\sigma_{\min}$": of("floor"),
-    r"observation noise $\sigma^2$, in squared units of $y$": [f"{PUBLISHED.noise_variance}: MSE + KL", "not stated"],
+    r"observation noise $\sigma^2$, in squared units of $y$": [
+        f"{PUBLISHED.observation_variance}: MSE + KL",
+        "not stated",
+    ],
     r"KL schedule $\beta_t$": of("beta_schedule"),
     r"maximum $\beta_{\max}$": of("beta_max"),
     "warm-up": [f"{p.warmup} {p.warmup_unit}" for p in both],
@@ -198,7 +201,7 @@ display(Markdown("| setting | published runs | in print |\n|:---|:---|:---|\n" +
 # %%
 for toy in data.TOY:
     v = data.load(toy).y_train.var()
-    print(f"{toy:5} var(y) = {v:.3f}, sigma^2 / var(y) = {PUBLISHED.noise_variance / v:.1f}")
+    print(f"{toy:5} var(y) = {v:.3f}, sigma^2 / var(y) = {PUBLISHED.observation_variance / v:.1f}")
 
 # %% [markdown]
 # ## 1.3 The template
@@ -770,7 +773,7 @@ head = objectives.HeteroscedasticGaussian()
 network = build_network(model_spec("LP-FDNet", 1, PUBLISHED), 1, PUBLISHED, n_outputs=head.n_outputs)
 eps = tuple(normal(100, 1, layer.d_out * (layer.d_in + 1)) for layer in network.layers)
 output = network(x, Noise("shared", eps))[0].detach()  # (K, N, 2)
-prediction = Prediction(head.mean(output), head.noise_variance(output))
+prediction = Prediction(head.mean(output), head.observation_variance(output))
 total = prediction.mixture().variance
 same("aleatoric + epistemic and variance of the mixture", (prediction.aleatoric + prediction.epistemic, total))
 

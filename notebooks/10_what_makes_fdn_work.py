@@ -146,8 +146,8 @@ STEPS = {
         "width": 50, "hyper": 8, "rate_schedule": "one_cycle", "learning_rate": 3e-3, "epochs": 300,
         "most_updates": 3000, "clip_norm": None, "dtype": "float32", "look": 5},
     "+ bounded hypernetworks": {"hyper_activation": "tanh"},
-    "+ five networks": {"networks": 5},
-    "+ fitted noise = recommended": {"fit_noise": True},
+    "+ five networks": {"members": 5},
+    "+ fitted noise = recommended": {"fit_observation_noise": True},
 }  # fmt: skip
 protocols, now = {}, PUBLISHED
 for name, changes in STEPS.items():
@@ -223,16 +223,16 @@ WITHOUT = {
     "without the small start": {"init_sigma": None},
     "without fresh noise": {"noise": "shared"},
     "without noise of its own for each input": {"likelihood": "learned"},
-    "without fitted noise": {"fit_noise": False},
+    "without fitted noise": {"fit_observation_noise": False},
     "without bounded hypernetworks": {"hyper_activation": "relu"},
-    "without the mixture": {"networks": 1},
+    "without the mixture": {"members": 1},
     "without the rate's cycle": {"rate_schedule": "constant", "learning_rate": 1e-3},
     "with beta of the paper's weight": {"beta_max": 1.0},
 }
 spec = fdn.model_spec("LP-FDNet", data.n_features, RECOMMENDED)
 whole = dataclasses.replace(RECOMMENDED, **shorter)
 whole = recipe.chosen(spec, data, whole) if recompute else whole  # beta chosen with all settings
-WITHOUT[PLAIN] = {"epochs": whole.epochs * whole.networks}  # which `fit` divides among the networks
+WITHOUT[PLAIN] = {"epochs": whole.epochs * whole.members}  # which `fit` divides among the networks
 protocols = {name: dataclasses.replace(whole, **changes) for name, changes in WITHOUT.items()}
 plain = dataclasses.replace(spec, name="DeepEnsembleNet", hyper=None)
 without = results("without", protocols, {PLAIN: plain})
@@ -347,12 +347,12 @@ scores = recipe.rehearsed(spec, data, protocol)  # CRPS, by beta
 display(scores.round(3))
 beta = float(np.log(scores).sum(axis=1).idxmin())  # what fdn.fit does for itself where beta is "auto"
 fit = fdn.fit(spec, data, dataclasses.replace(protocol, beta_max=beta), [0])
-print(f"chosen beta {beta:g}, kept epoch {fit.best_epoch[0]}, noise x {fit.noise_factor[0]:.2f}")
+print(f"chosen beta {beta:g}, kept epoch {fit.best_epoch[0]}, noise x {fit.observation_factor[0]:.2f}")
 
 # %%
 # Test rows of the task, the median and the 90 % interval of the recommended FDN, shaded where it was trained.
 drawn = fit.predict(0, data.x_test)
-draws, variance = drawn.draws.double().numpy(), drawn.noise_variance.double().numpy()  # (K, N)
+draws, variance = drawn.draws.double().numpy(), drawn.observation_variance.double().numpy()  # (K, N)
 prediction = rivals.mixture(draws, variance)
 quantiles = prediction.quantiles
 z = data.x_test[:, data.split_feature]

@@ -93,10 +93,10 @@ def test_crps_leaves_its_input_alone_and_ignores_the_order_of_draws():
 def test_nll_is_the_mixture_density_of_scipy():
     draws, y = make_draws(20, 8)
     density = scipy.stats.norm(draws, np.sqrt(0.3)).pdf(y).mean(axis=0)
-    np.testing.assert_allclose(metrics.nll(draws, y, noise_variance=0.3), -np.log(density), rtol=1e-12)
+    np.testing.assert_allclose(metrics.nll(draws, y, observation_variance=0.3), -np.log(density), rtol=1e-12)
     assert metrics.nll(np.full((2, 1), 1e6), np.zeros(1))[0] == pytest.approx(1e12)
-    with pytest.raises(ValueError, match="noise_variance is 0"):
-        metrics.nll(draws, y, noise_variance=0)
+    with pytest.raises(ValueError, match="observation_variance is 0"):
+        metrics.nll(draws, y, observation_variance=0)
 
 
 def test_bias_variance_identity():
@@ -280,7 +280,7 @@ def test_summary_columns_and_order():
 def test_summary_is_made_of_the_functions():
     draws, y = make_draws(10, 12)
     inside = np.arange(12) < 5
-    row = metrics.summary(draws, y, inside, variance_offset=1e-6, noise_variance=0.2)
+    row = metrics.summary(draws, y, inside, variance_offset=1e-6, observation_variance=0.2)
     var, mse = metrics.variance(draws, y, 1e-6), metrics.mse(draws, y)
     assert row["spearman"] == metrics.spearman(var, mse)
     assert row["spearman_ood"] == metrics.spearman(var[~inside], mse[~inside])
@@ -330,9 +330,9 @@ def test_original_units_equal_recomputing_on_rescaled_data():
     draws, y = make_draws(10, 30)
     inside = np.arange(30) < 12
     mean, std = 120.0, 6.8
-    standardised = metrics.summary(draws, y, inside, variance_offset=1e-6, noise_variance=0.5)
+    standardised = metrics.summary(draws, y, inside, variance_offset=1e-6, observation_variance=0.5)
     original = metrics.summary(
-        mean + std * draws, mean + std * y, inside, variance_offset=1e-6 * std**2, noise_variance=0.5 * std**2
+        mean + std * draws, mean + std * y, inside, variance_offset=1e-6 * std**2, observation_variance=0.5 * std**2
     )
     converted = metrics.to_original_units(standardised, std)
     assert list(converted) == list(original)
@@ -448,7 +448,7 @@ def test_nll_at_any_noise_variance(scale):
     found = metrics.nll(draws * np.sqrt(scale), y * np.sqrt(scale), 0.5 * scale)
     np.testing.assert_allclose(found, metrics.nll(draws, y) + np.log(scale) / 2, rtol=1e-12)
     for bad in (np.inf, np.nan, 0.0, -1.0):
-        with pytest.raises(ValueError, match="noise_variance is"):
+        with pytest.raises(ValueError, match="observation_variance is"):
             metrics.nll(draws, y, bad)
 
 

@@ -270,10 +270,10 @@ def pit(draws: np.ndarray, y: np.ndarray, bins: int = 10) -> np.ndarray:
     return np.where(missing[..., None], np.nan, np.diff(filled))
 
 
-def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0.5) -> np.ndarray:
+def nll(draws: np.ndarray, y: np.ndarray, observation_variance: float | np.ndarray = 0.5) -> np.ndarray:
     """Negative log density of y at each point under the paper's predictive mixture.
 
-    NLL_i = -log (1/K) sum_k N(y_i; y_i^(k), noise_variance).
+    NLL_i = -log (1/K) sum_k N(y_i; y_i^(k), observation_variance).
     The default 0.5 is the variance sigma^2 that a loss of squared error + beta KL at beta = 1 implies, since
     beta = 2 sigma^2; a variance for every draw and point is (..., K, N). Shape (..., N); nats, so rescaling y shifts
     it; lower is better. ValueError for shapes that do not match and for a variance that is not positive. Source:
@@ -283,20 +283,20 @@ def nll(draws: np.ndarray, y: np.ndarray, noise_variance: float | np.ndarray = 0
     array([0.5724])
     """
     draws, y = _check_draws(draws, y)
-    if np.ndim(noise_variance):
-        if np.shape(noise_variance) != draws.shape or not (np.asarray(noise_variance) > 0).all():
-            given = f"noise_variance has shape {np.shape(noise_variance)}"
+    if np.ndim(observation_variance):
+        if np.shape(observation_variance) != draws.shape or not (np.asarray(observation_variance) > 0).all():
+            given = f"observation_variance has shape {np.shape(observation_variance)}"
             raise ValueError(f"{given}, expected a positive number or positive ones of shape {draws.shape}")
-        sigma = np.sqrt(noise_variance)  # (..., K, N)
+        sigma = np.sqrt(observation_variance)  # (..., K, N)
         with np.errstate(invalid="ignore", over="ignore"):
             log_kernel = logsumexp(-0.5 * np.square((draws - y) / sigma) - np.log(sigma), axis=-2)  # (..., N)
         return np.log(draws.shape[-2]) + 0.5 * np.log(2 * np.pi) - log_kernel
-    if not 0 < noise_variance < np.inf:
-        raise ValueError(f"noise_variance is {noise_variance}, expected a positive number")
-    e = int(np.frexp(noise_variance)[1]) // 2  # of its root
-    log_normaliser = np.log(2 * np.pi * np.ldexp(noise_variance, -2 * e)) + 2 * e * np.log(2)
+    if not 0 < observation_variance < np.inf:
+        raise ValueError(f"observation_variance is {observation_variance}, expected a positive number")
+    e = int(np.frexp(observation_variance)[1]) // 2  # of its root
+    log_normaliser = np.log(2 * np.pi * np.ldexp(observation_variance, -2 * e)) + 2 * e * np.log(2)
     with np.errstate(invalid="ignore", over="ignore"):
-        exponents = np.square(np.ldexp(draws - y, -e)) / (-2 * np.ldexp(noise_variance, -2 * e))  # (..., K, N)
+        exponents = np.square(np.ldexp(draws - y, -e)) / (-2 * np.ldexp(observation_variance, -2 * e))  # (..., K, N)
         log_kernel = logsumexp(exponents, axis=-2)  # (..., N)
     return np.log(draws.shape[-2]) + 0.5 * log_normaliser - log_kernel
 
@@ -463,7 +463,7 @@ METRICS = {
     "var": Metric("Var", 2, "", lambda draws, y, offset, _: variance(draws, y, offset), delta="higher"),
     "crps": Metric("CRPS", 1, "lower", lambda draws, y, *_: crps(draws, y), delta="lower"),
     "bias": Metric("bias", 1, "0", lambda draws, y, *_: bias(draws, y)),
-    "nll": Metric("NLL", None, "lower", lambda draws, y, _, noise_variance: nll(draws, y, noise_variance)),
+    "nll": Metric("NLL", None, "lower", lambda draws, y, _, observation_variance: nll(draws, y, observation_variance)),
     "sqerr_mean": Metric("squared error of the mean", 2, "lower", lambda draws, y, *_: sqerr_mean(draws, y)),
     "coverage_90": Metric("coverage of 90 % intervals", 0, "0.9", lambda draws, y, *_: covered(draws, y)),
     "width_90": Metric("width of 90 % intervals", 1, "lower", lambda draws, y, *_: width(draws, y)),
@@ -506,7 +506,7 @@ def summary(
     y: np.ndarray,
     id_mask: np.ndarray,
     variance_offset: float = 0.0,
-    noise_variance: float | np.ndarray = 0.5,
+    observation_variance: float | np.ndarray = 0.5,
 ) -> dict[str, float]:
     """Every number reported for one run: `SUMMARY_COLUMNS`, in that order.
 
@@ -527,7 +527,7 @@ def summary(
         given = f"{id_mask.dtype} of shape {id_mask.shape}"
         raise ValueError(f"id_mask is {given}, expected bool of shape {y.shape}")
 
-    points = {name: compute(draws, y, variance_offset, noise_variance) for name, compute in OF_POINTS.items()}
+    points = {name: compute(draws, y, variance_offset, observation_variance) for name, compute in OF_POINTS.items()}
     out: dict[str, float] = {}
     for region, chosen in zip(REGIONS, (id_mask, ~id_mask, np.ones_like(id_mask)), strict=True):
         var_i, mse_i = points["var"][chosen], points["mse"][chosen]

@@ -38,7 +38,7 @@ class Protocol:
     hyper_factor: Factor = 1.0  # width of every hypernetwork in published ones, rounded
     width: Count | None = None  # of an FDN's hidden layer, in place of `widths`
     hyper: Count | None = None  # of its hypernetworks
-    networks: Count = 1  # of an FDN, started apart and trained side by side: their draws are one mixture
+    members: Count = 1  # of an FDN, started apart and trained side by side: their draws are one mixture
     ensemble_members: Count = 10  # M
     ensemble_dropout: Rate = 0.1  # members' dropout while training
     dropout: Rate = 0.1  # MLPDropoutNet, always on
@@ -57,7 +57,9 @@ class Protocol:
     objective: Literal["elbo", "iwae"] = "elbo"  # B.A or B.B
     train_draws: Count = 1  # K while training
     likelihood: Literal["homoscedastic", "heteroscedastic", "learned"] = "homoscedastic"  # of the observations
-    noise_variance: Positive = 0.5  # sigma^2 of the likelihood; beta = 2 sigma^2 turns the ELBO into MSE + beta KL
+    observation_variance: Positive = (
+        0.5  # sigma^2 of the likelihood; beta = 2 sigma^2 turns the ELBO into MSE + beta KL
+    )
     prior_scale: Scale | Literal["fan_in"] = 1.0  # sigma_0; "fan_in": 1 / sqrt(d_in) of each layer
     beta_schedule: Literal["constant", "linear", "cosine", "sigmoid"] = "linear"
     beta_max: NonNegative | Literal["auto"] = 1.0  # "auto": chosen from the training rows, fdn.training.recipe
@@ -80,7 +82,9 @@ class Protocol:
     look: Count = 1  # epochs between looks at the validation points; the last one is always looked at
     patience: Count | None = None  # epochs without a better score after which a seed's training ends
     score: Literal["function", "observation"] = "function"  # CRPS of f(x), or with the likelihood's noise
-    fit_noise: bool = False  # multiply the likelihood's variance, once trained, by what suits the validation points
+    fit_observation_noise: bool = (
+        False  # multiply the likelihood's variance, once trained, by what suits the validation points
+    )
     eval_draws: Count = 100  # K for validation and test
     variance_offset: NonNegative = 1e-6  # added to Var_i
     temperature: NonNegative = 1.0  # factor of the weights' standard deviation in prediction
@@ -121,7 +125,7 @@ RECOMMENDED = Protocol(
     base="recommended",
     width=50,
     hyper=8,
-    networks=5,
+    members=5,
     hyper_activation="tanh",
     init_sigma="auto",
     prior_scale="fan_in",
@@ -137,7 +141,7 @@ RECOMMENDED = Protocol(
     dtype="float32",
     look=5,
     score="observation",
-    fit_noise=True,
+    fit_observation_noise=True,
 )
 
 PAPER_PROTOCOLS: dict[str, Protocol] = {protocol.base: protocol for protocol in (PUBLISHED, AS_WRITTEN)}

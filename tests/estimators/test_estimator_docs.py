@@ -48,7 +48,7 @@ def test_rows_outside_are_those_that_comments_say(page):
 
 def test_settings_left_open_are_what_the_docstring_says():
     said = " ".join(FDNRegressor.__doc__.split())
-    assert RECOMMENDED.networks == 5 and '``"auto"``: 5 for an FDN, 10 for DeepEnsembleNet' in said
+    assert RECOMMENDED.members == 5 and '``"auto"``: 5 for an FDN, 10 for DeepEnsembleNet' in said
     assert (RECOMMENDED.epochs, RECOMMENDED.most_updates) == (300, 3000) and "300, or as many as 3,000" in said
     batches = RECOMMENDED.batch_size, regressor.LARGEST_BATCH, regressor.BATCHES
     assert batches == (64, 256, 50) and "a fiftieth of the rows, from 64 to 256" in said

@@ -20,7 +20,7 @@ from fdn.estimators import saving
 from fdn.estimators.columns import Column, encoded
 from fdn.estimators.tables import INSIDE, OUTSIDE, TRAIN, TableModel
 
-QUICK = {"max_epochs": 2, "n_networks": 1, "draws": 10, "beta": 3e-3}
+QUICK = {"max_epochs": 2, "members": 1, "draws": 10, "beta": 3e-3}
 N = 60
 
 
@@ -206,7 +206,7 @@ def rewrite(folder, change):
     [
         (lambda f: shutil.rmtree(f), "is no folder of a saved model"),
         (lambda f: rewrite(f, lambda kept: []), "describes no model of this package"),
-        (lambda f: rewrite(f, lambda kept: kept | {"version": 9}), "version 9 of the format, and this package reads 2"),
+        (lambda f: rewrite(f, lambda kept: kept | {"version": 9}), "version 9 of the format, and this package reads 3"),
         (lambda f: rewrite(f, lambda kept: kept.pop("table") and kept), "`fdn fit` writes one"),
     ],
 )

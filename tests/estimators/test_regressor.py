@@ -24,7 +24,7 @@ from fdn.protocol import RECOMMENDED
 from fdn.training.recipe import BETAS
 
 QUICK = {
-    "max_epochs": 3, "n_networks": 2, "hidden_layer_sizes": (8,), "hyper": 3, "draws": 10, "random_state": 0,
+    "max_epochs": 3, "members": 2, "hidden_layer_sizes": (8,), "hyper": 3, "draws": 10, "random_state": 0,
     "beta": 3e-3, "likelihood": "gaussian",
 }  # fmt: skip
 
@@ -327,7 +327,7 @@ def test_folders_that_hold_no_model_are_refused(model, tmp_path):
     model.save(kept)
     described = json.loads((kept / "model.json").read_text(encoding="utf-8"))
     (kept / "model.json").write_text(json.dumps(described | {"version": 99}), encoding="utf-8")
-    with pytest.raises(UserError, match="version 99 of the format, and this package reads 2"):
+    with pytest.raises(UserError, match="version 99 of the format, and this package reads 3"):
         FDNRegressor.load(kept)
     model.save(kept)
     (kept / "model.safetensors").write_bytes(b"short")
@@ -353,7 +353,7 @@ def test_folders_that_hold_no_model_are_refused(model, tmp_path):
             "noise of one size goes with likelihood='gaussian'",
         ),
         ({"beta": -1}, "beta is -1"),
-        ({"n_networks": "many"}, "n_networks is 'many'"),
+        ({"members": "many"}, "members is 'many'"),
         ({"max_epochs": 0}, "max_epochs is 0"),
         ({"batch_size": None}, "batch_size is None"),
         ({"early_stopping": "no"}, "early_stopping is 'no'"),

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from fdn import FDNRegressor
 
 FEW = {
-    "max_epochs": 30, "n_networks": 1, "hidden_layer_sizes": (16,), "hyper": 4, "draws": 10, "learning_rate": 0.02,
+    "max_epochs": 30, "members": 1, "hidden_layer_sizes": (16,), "hyper": 4, "draws": 10, "learning_rate": 0.02,
     "beta": 3e-3,
 }  # fmt: skip
 # As for scikit-learn's own SGDRegressor: the minibatches of a row of weight 2 are not those of the row given twice

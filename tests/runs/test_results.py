@@ -68,7 +68,7 @@ def test_names_that_are_no_line_of_text_are_refused(name):
 
 
 def test_many_seeds_and_settings_make_no_name_that_is_too_long(tmp_path):
-    settings = ["warmup=7", "prior_scale=0.123456789", "floor=0.00123456", "noise_variance=0.123456789",
+    settings = ["warmup=7", "prior_scale=0.123456789", "floor=0.00123456", "observation_variance=0.123456789",
                 "dropout=0.123456789", "beta_max=0.123456789", "learning_rate=0.000123456789", "batch_size=63",
                 "ensemble_members=9", "eval_draws=99", "hyper_factor=0.123456789", "global_scale=softplus",
                 "variance_offset=0.00000123", "beta_schedule=cosine", "warmup_unit=updates",
@@ -369,7 +369,7 @@ def test_a_likelihood_is_a_setting_and_its_variance_enters_the_nll(model, tmp_pa
     data_set = experiment.load_dataset("step", protocol)
     trained = fit(model_spec(model, 1, protocol), data_set, protocol, [0])
     prediction = trained.predict(0, data_set.x_test)
-    assert prediction.noise_variance.std() > 0 and frame["n_params"].item() == trained.flat[0].numel()
+    assert prediction.observation_variance.std() > 0 and frame["n_params"].item() == trained.flat[0].numel()
     expected = -prediction.mixture().log_prob(torch.from_numpy(data_set.y_test)).mean().item()
     assert frame["nll_all"].item() == pytest.approx(expected, rel=1e-9)
     assert "+likelihood=heteroscedastic" in frame["protocol"].item()

@@ -121,7 +121,7 @@ def table():
 
 def test_rows_of_fdn_are_those_of_its_prediction(table):
     """The first training of a process loads the compiled loops."""
-    short = dataclasses.replace(RECOMMENDED, epochs=4, width=6, networks=2, beta_max=1e-3)
+    short = dataclasses.replace(RECOMMENDED, epochs=4, width=6, members=2, beta_max=1e-3)
     rows = rivals.fdn_rows(table, "short", [0, 2], short)
     assert rows["seed"].tolist() == [0, 0, 2, 2] and rows["chosen"].eq("beta 0.001").all()
     fitted = rivals.fit(rivals.model_spec("LP-FDNet", 2, short), table, short, [0, 2])
@@ -135,6 +135,6 @@ def test_the_choice_of_beta_is_part_of_the_fit(table, monkeypatch):
     monkeypatch.setattr(
         rivals.recipe, "chosen", lambda spec, d, p: chosen.append(d.name) or dataclasses.replace(p, beta_max=3e-3)
     )
-    protocol = dataclasses.replace(RECOMMENDED, epochs=2, width=4, networks=1)
+    protocol = dataclasses.replace(RECOMMENDED, epochs=2, width=4, members=1)
     rows = rivals.fdn_rows(table, "auto", [0], protocol)
     assert chosen == ["small"] and rows["chosen"].eq("beta 0.003").all()

@@ -77,8 +77,8 @@ def test_training_and_prediction_stay_on_the_device(fake, name, protocol):
     assert fake == ([()] * 3 if name == "MLPDropoutNet" else [(3,)])  # the scores of all seeds
     prediction = trained.predict(5, data.x_test)
     draws = {"MLPNet": 1, "HyperNet": 1, "DeepEnsembleNet": 2}.get(name, 5)
-    assert prediction.draws.shape == prediction.noise_variance.shape == (draws, len(data.x_test))
-    assert prediction.draws.is_cpu and prediction.noise_variance.is_cpu
+    assert prediction.draws.shape == prediction.observation_variance.shape == (draws, len(data.x_test))
+    assert prediction.draws.is_cpu and prediction.observation_variance.is_cpu
 
 
 class _OnDevice(TorchDispatchMode):

@@ -51,7 +51,7 @@ def test_no_rows_in_no_rows_out(name, protocol, trained):
     model = trained[name, protocol]
     draws = len(model.predict(0, np.zeros((3, 2))).draws)
     prediction = model.predict(0, np.empty((0, 2)))
-    assert prediction.draws.shape == prediction.noise_variance.shape == (draws, 0)
+    assert prediction.draws.shape == prediction.observation_variance.shape == (draws, 0)
     for moment in (prediction.mean, prediction.variance, prediction.epistemic, prediction.aleatoric):
         assert moment.shape == (0,)
 

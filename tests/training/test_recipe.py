@@ -17,7 +17,7 @@ from fdn.training.loop import fit
 from fdn.training.objectives import beta_elbo, rate_at
 from fdn.training.prediction import FACTORS, Prediction
 
-SHORT = {"epochs": 4, "networks": 2, "width": 6, "hyper": 2, "eval_draws": 8, "beta_max": 1e-3, "look": 1}
+SHORT = {"epochs": 4, "members": 2, "width": 6, "hyper": 2, "eval_draws": 8, "beta_max": 1e-3, "look": 1}
 
 
 def _data(n: int = 120, seed: int = 0, columns: int = 3) -> fdn.Dataset:
@@ -65,8 +65,8 @@ def test_rows_of_weight_zero_do_not_teach():
 
 
 def test_a_learned_noise_is_one_number_for_all_inputs_and_moves():
-    fitted = _fit(_data(), likelihood="learned", fit_noise=False)
-    noise = fitted.predict(0, np.linspace(-9, 9, 30).reshape(10, 3)).noise_variance
+    fitted = _fit(_data(), likelihood="learned", fit_observation_noise=False)
+    noise = fitted.predict(0, np.linspace(-9, 9, 30).reshape(10, 3)).observation_variance
     each = noise.view(2, -1)  # two networks
     assert (each == each[:, :1]).all() and each[0, 0] != each[1, 0]
     start = (1e-3 + torch.nn.functional.softplus(torch.tensor(-1.0))) ** 2
@@ -76,35 +76,37 @@ def test_a_learned_noise_is_one_number_for_all_inputs_and_moves():
 def test_noise_factor_is_the_likeliest():
     rng = np.random.default_rng(0)
     draws, variance, y = rng.normal(size=(5, 40)), rng.uniform(0.1, 2, size=(5, 40)), rng.normal(size=40)
-    found = Prediction(torch.tensor(draws), torch.tensor(variance)).noise_factor(torch.tensor(y))
+    found = Prediction(torch.tensor(draws), torch.tensor(variance)).observation_factor(torch.tensor(y))
     likelihood = [np.log(norm.pdf(y, draws, np.sqrt(f * variance)).mean(0)).sum() for f in FACTORS]
     assert found == FACTORS[int(np.argmax(likelihood))] and found not in FACTORS[[0, -1]]
 
 
 def test_fitted_noise_is_in_predictions_and_outlives_a_restart():
     data = _data()
-    fitted, plain = _fit(data, (3,)), _fit(data, (3,), fit_noise=False)
+    fitted, plain = _fit(data, (3,)), _fit(data, (3,), fit_observation_noise=False)
     again = fdn.training.loop.restore(fitted.spec, data, fitted.protocol, (3,), fitted.flat.numpy(), fitted.scores)
     given = fdn.training.loop.restore(
         fitted.spec, replace(data, x_val=data.x_val[:0], y_val=data.y_val[:0], id_val=data.id_val[:0]), fitted.protocol,
-        (3,), fitted.flat.numpy(), fitted.scores, noise_factor=fitted.noise_factor,
+        (3,), fitted.flat.numpy(), fitted.scores, observation_factor=fitted.observation_factor,
     )  # fmt: skip
     for found in (fitted, again, given):
         one, other = found.predict(3, data.x_test), plain.predict(3, data.x_test)
         assert torch.equal(one.draws, other.draws)
-        torch.testing.assert_close(one.noise_variance, float(fitted.noise_factor[0]) * other.noise_variance)
-    assert fitted.noise_factor[0] != 1
+        torch.testing.assert_close(
+            one.observation_variance, float(fitted.observation_factor[0]) * other.observation_variance
+        )
+    assert fitted.observation_factor[0] != 1
 
 
 def test_networks_are_one_mixture_of_as_many_draws():
-    fitted = _fit(_data(), networks=3, eval_draws=9)
+    fitted = _fit(_data(), members=3, eval_draws=9)
     assert fitted.predict(0, np.zeros((4, 3))).draws.shape == (9, 4)
     assert fitted.flat.shape[:2] == (1, 3) and not torch.equal(fitted.flat[0, 0], fitted.flat[0, 1])
     assert fitted.scores.shape == (1, 4)  # not epochs / networks, as an ensemble's
 
 
 def test_patience_ends_a_seed_and_changes_no_other():
-    data, changes = _data(), {"epochs": 40, "learning_rate": 0.05, "networks": 1}
+    data, changes = _data(), {"epochs": 40, "learning_rate": 0.05, "members": 1}
     full = _fit(data, (0, 1), **changes)
     short = _fit(data, (0, 1), **changes, patience=3)
     alone = _fit(data, (1,), **changes, patience=3)

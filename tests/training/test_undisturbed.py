@@ -102,7 +102,13 @@ def _numbers(dataset) -> list[np.ndarray]:
             trained = fit(spec, dataset, protocol, [0, 3])
             prediction = trained.predict(3, dataset.x_test)
             start = initial_network(spec, dataset.name, 2, protocol, 5)
-            found += [trained.flat, trained.scores, trained.best_epoch, prediction.draws, prediction.noise_variance]
+            found += [
+                trained.flat,
+                trained.scores,
+                trained.best_epoch,
+                prediction.draws,
+                prediction.observation_variance,
+            ]
             found += [*trained.network(3).parameters(), *start.parameters(), count_parameters(spec, 2, protocol)]
     diverged = fit(SPECS[0], dataset, replace(PROTOCOLS[0], learning_rate=1e300), [0])
     assert not np.isfinite(diverged.scores).all()

@@ -39,7 +39,7 @@ class Trained(NamedTuple):
     protocol: Protocol
     parameters: np.ndarray  # (1, n) or (1, M, n)
     scores: np.ndarray  # (1, epochs)
-    noise_factor: np.ndarray  # (1,)
+    observation_factor: np.ndarray  # (1,)
 
 
 class FDNRegressor(RegressorMixin, BaseEstimator):
@@ -60,8 +60,8 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             same for all rows (BayesNet, GaussHyperNet) it is 1 / n, the ELBO.
         init_sigma: standard deviation of FDN weights at the start; ``"auto"``: 0.1 / sqrt(inputs of the layer).
         prior_scale: standard deviation of the weights' prior; ``"fan_in"``: 1 / sqrt(inputs of the layer).
-        n_networks: started apart and trained side by side; their draws are one mixture. ``"auto"``: 5 for an FDN, 10
-            for DeepEnsembleNet, else 1.
+        members: networks, started apart and trained side by side; their draws are one mixture. ``"auto"``: 5 for an
+            FDN, 10 for DeepEnsembleNet, else 1.
         max_epochs: ``"auto"``: 300, or as many as 3,000 minibatches make.
         learning_rate: the peak of a one-cycle schedule.
         batch_size: ``"auto"``: a fiftieth of the rows, from 64 to 256.
@@ -102,7 +102,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         likelihood: Literal["gaussian", "heteroscedastic"] = "heteroscedastic",
         observation_noise: float | Literal["learned"] = "learned", beta: float | Literal["auto"] = "auto",
         init_sigma: float | Literal["auto"] = "auto", prior_scale: float | Literal["fan_in"] = "fan_in",
-        n_networks: int | Literal["auto"] = "auto", max_epochs: int | Literal["auto"] = "auto",
+        members: int | Literal["auto"] = "auto", max_epochs: int | Literal["auto"] = "auto",
         learning_rate: float = 3e-3, batch_size: int | Literal["auto"] = "auto", early_stopping: bool = True,
         validation_fraction: float = 0.2, draws: int = 100, device: str = "cpu", random_state: Any = None,
         verbose: int = 0, model: str | None = None,
@@ -115,7 +115,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         self.beta = beta
         self.init_sigma = init_sigma
         self.prior_scale = prior_scale
-        self.n_networks = n_networks
+        self.members = members
         self.max_epochs = max_epochs
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -179,7 +179,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             elif protocol.beta_max == "auto":
                 protocol = chosen(spec, data, protocol, choose_device(self.device), outward)
             done = fit(spec, data, protocol, [self.seed_], progress=self.verbose > 0, device=self.device)
-            self.trained_.append(Trained(spec, protocol, done.flat.cpu().numpy(), done.scores, done.noise_factor))
+            self.trained_.append(Trained(spec, protocol, done.flat.cpu().numpy(), done.scores, done.observation_factor))
             self.best_epoch_[t] = done.best_epoch[0]
         return self
 
@@ -318,13 +318,13 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         condition = checked("condition", self.condition, Literal["layer", "input"])
         name = ("LP-FDNet" if condition == "layer" else "IC-FDNet") if self.model is None else self.model
         check_model(name)
-        networks = RECOMMENDED.networks if name in FDN_MODELS else 10 if name in ENSEMBLES else 1
-        members = auto("n_networks", Count, networks)
+        usual = RECOMMENDED.members if name in FDN_MODELS else 10 if name in ENSEMBLES else 1
+        members = auto("members", Count, usual)
         likelihood = checked("likelihood", self.likelihood, Literal["gaussian", "heteroscedastic"])
         noise = checked("observation_noise", self.observation_noise, Positive | Literal["learned"])
         beta: Any = auto("beta", NonNegative, "auto" if name in FDN_MODELS else 1 / n)
         kind: Any = "learned" if likelihood == "gaussian" else likelihood
-        variance = RECOMMENDED.noise_variance
+        variance = RECOMMENDED.observation_variance
         if noise != "learned":
             if likelihood != "gaussian":
                 raise UserError(f"observation_noise is {noise}: noise of one size goes with likelihood='gaussian'")
@@ -333,14 +333,14 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
         held_out = checked("early_stopping", self.early_stopping, bool)
         epochs = auto("max_epochs", Count, RECOMMENDED.epochs)
         protocol = replace(
-            RECOMMENDED, networks=members, likelihood=kind, noise_variance=variance, beta_max=beta,
+            RECOMMENDED, members=members, likelihood=kind, observation_variance=variance, beta_max=beta,
             init_sigma=auto("init_sigma", Positive, "auto"),
             prior_scale=checked("prior_scale", self.prior_scale, Scale | Literal["fan_in"]),
             epochs=epochs * (members if name in ENSEMBLES else 1),  # which `fit` divides among the members
             most_updates=RECOMMENDED.most_updates if self.max_epochs == "auto" else None,
             learning_rate=checked("learning_rate", self.learning_rate, Positive),
             batch_size=auto("batch_size", Count, int(np.clip(n // BATCHES, RECOMMENDED.batch_size, LARGEST_BATCH))),
-            keep="best" if held_out else "last", fit_noise=held_out and kind != "homoscedastic",
+            keep="best" if held_out else "last", fit_observation_noise=held_out and kind != "homoscedastic",
         )  # fmt: skip
         hidden = tuple(np.atleast_1d(self.hidden_layer_sizes).tolist())
         hyper = self.hyper if MODELS[name].hyper else None
@@ -367,7 +367,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             whole = replace(it.protocol, dtype="float64")
             data = _dataset(f"target {t}", *(np.empty(s) for s in ((0, X.shape[1]), 0) * 2))
             parameters = it.parameters.astype(np.float64)
-            given = it.spec, data, whole, (self.seed_,), parameters, it.scores, self.device, it.noise_factor
+            given = it.spec, data, whole, (self.seed_,), parameters, it.scores, self.device, it.observation_factor
             fits.append(restore(*given))
             fits[-1].stack.network.functions = True
         parts = []
@@ -375,7 +375,7 @@ class FDNRegressor(RegressorMixin, BaseEstimator):
             z, columns = self._standardised(X[start : start + ROWS]), []
             for done, mean, scale in zip(fits, self.y_mean_, self.y_scale_):
                 prediction = done.predict(self.seed_, z, count)
-                f, variance = (t.mT.numpy() for t in (prediction.draws, prediction.noise_variance))  # (b, K)
+                f, variance = (t.mT.numpy() for t in (prediction.draws, prediction.observation_variance))  # (b, K)
                 if draws is not None:
                     k = _turns(f.shape[1], done.spec.members, draws)
                     f, variance = f[:, k], variance[:, k]

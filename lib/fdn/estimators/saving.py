@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from fdn.errors import UserError
 
-FORMAT, VERSION = "fdn-regressor", 2
+FORMAT, VERSION = "fdn-regressor", 3
 DESCRIPTION, NUMBERS = "model.json", "model.safetensors"
 
 

@@ -102,20 +102,20 @@ class GlobalGaussianLinear(nn.Module, ABC):
     One theta is drawn per pass and used for every example: the paper amortises sampling over inputs (appendix A).
 
     Args:
-        scale: ``"exp"`` (sigma = exp(rho)) or ``"softplus"`` (sigma = floor + softplus(rho)).
+        link: ``"exp"`` (sigma = exp(rho)) or ``"softplus"`` (sigma = floor + softplus(rho)).
         prior_scale: sigma_0.
 
     Raises:
-        UserError: for an unknown scale, a negative floor or a prior scale that is not positive.
+        UserError: for an unknown link, a negative floor or a prior scale that is not positive.
     """
 
     sampled = True
     per_example = False
 
-    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float | str) -> None:
+    def __init__(self, d_in: int, d_out: int, link: str, floor: float, prior_scale: float | str) -> None:
         super().__init__()
         self.d_in, self.d_out = d_in, d_out
-        self.scale = checked("scale", scale, Literal["exp", "softplus"])
+        self.link = checked("link", link, Literal["exp", "softplus"])
         self.floor, self.prior_scale = checked("floor", floor, NonNegative), prior_scale_of(prior_scale, d_in)
 
     @abstractmethod
@@ -125,7 +125,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
     def gaussian(self) -> WeightGaussian:
         """The layer's weight distribution, ``(..., 1, 1, P)``."""
         mean, rho = self.mean_and_rho()
-        scale = rho.exp() if self.scale == "exp" else self.floor + F.softplus(rho)
+        scale = rho.exp() if self.link == "exp" else self.floor + F.softplus(rho)
         return WeightGaussian(mean[..., None, None, :], scale[..., None, None, :])
 
     def sample(self, noise: str, eps: Tensor | None, kl: str) -> Output:
@@ -145,8 +145,8 @@ class GlobalGaussianLinear(nn.Module, ABC):
 class GaussianLinear(GlobalGaussianLinear):
     """q = N(mu, sigma^2), free parameters (BayesNet); mu ~ N(0, 0.1^2) and rho = -3 at the start."""
 
-    def __init__(self, d_in: int, d_out: int, scale: str, floor: float, prior_scale: float | str) -> None:
-        super().__init__(d_in, d_out, scale, floor, prior_scale)
+    def __init__(self, d_in: int, d_out: int, link: str, floor: float, prior_scale: float | str) -> None:
+        super().__init__(d_in, d_out, link, floor, prior_scale)
         n = d_out * (d_in + 1)
         self.mean = nn.Parameter(0.1 * torch.randn(n))
         self.rho = nn.Parameter(torch.full((n,), -3.0))
@@ -162,9 +162,9 @@ class LatentGaussianLinear(GlobalGaussianLinear):
     """
 
     def __init__(
-        self, d_in: int, d_out: int, hyper: int, latent: int, scale: str, floor: float, prior_scale: float | str
+        self, d_in: int, d_out: int, hyper: int, latent: int, link: str, floor: float, prior_scale: float | str
     ) -> None:
-        super().__init__(d_in, d_out, scale, floor, prior_scale)
+        super().__init__(d_in, d_out, link, floor, prior_scale)
         self.hypernet = Hypernet(latent, hyper, 2 * d_out * (d_in + 1))
         self.latent = nn.Parameter(torch.randn(latent))
 

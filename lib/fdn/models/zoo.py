@@ -144,7 +144,7 @@ def published_spec(name: str, protocol: Protocol) -> ModelSpec:
     model, p = MODELS[name], protocol
     hyper = model.hyper and max(1, round(p.hyper_factor * model.hyper))
     if name in FDN_MODELS:
-        return ModelSpec(name, (p.width or model.hidden,), p.hyper or hyper, model.latent, p.networks)
+        return ModelSpec(name, (p.width or model.hidden,), p.hyper or hyper, model.latent, p.members)
     return ModelSpec(name, (model.hidden,), hyper, model.latent, p.ensemble_members if model.ensemble else 1)
 
 

@@ -84,7 +84,7 @@ NOTATION = (  # symbol, meaning, shape, name in the code
     ("$B$", "examples of a minibatch", "scalar", "fdn.protocol.Protocol.batch_size"),
     (r"$\sigma_0$", "standard deviation of the prior over weights", "scalar",
      "fdn.protocol.Protocol.prior_scale"),
-    (r"$\sigma^2$", "noise variance of the likelihood", "scalar", "fdn.protocol.Protocol.noise_variance"),
+    (r"$\sigma^2$", "noise variance of the likelihood", "scalar", "fdn.protocol.Protocol.observation_variance"),
     (r"$\varepsilon^{(k)}$", "standard normal noise of a pass", "(K, 1 or B, weights)",
      "fdn.models.Noise.eps"),
     (r"$\sigma_{\min}$", r"floor in $\sigma = \sigma_{\min} + \mathrm{softplus}(\rho)$; the paper writes "

@@ -173,7 +173,7 @@ def _training_mean(block: Block) -> Prediction:
     """The baseline's: the mean of the training targets everywhere, (1, N)."""
     mean = float(np.mean(block.dataset.y_train))
     draws = torch.full((1, len(block.dataset.x_test)), mean, dtype=torch.float64)
-    return Prediction(draws, torch.full_like(draws, block.protocol.noise_variance))
+    return Prediction(draws, torch.full_like(draws, block.protocol.observation_variance))
 
 
 def write_prediction(
@@ -184,13 +184,15 @@ def write_prediction(
     draws = prediction.draws.double().numpy()  # (K, N)
     y, id_test, offset = dataset.y_test, dataset.id_test, protocol.variance_offset
     constant = protocol.likelihood == "homoscedastic" or block.model == BASELINE
-    noise_variance = protocol.noise_variance if constant else prediction.noise_variance.double().numpy()  # (K, N)
+    observation_variance = (
+        protocol.observation_variance if constant else prediction.observation_variance.double().numpy()
+    )  # (K, N)
     row = {
         "dataset": dataset.name,
         "model": block.model,
         "protocol": protocol.label,
         "seed": seed,
-        **metrics.summary(draws, y, id_test, variance_offset=offset, noise_variance=noise_variance),
+        **metrics.summary(draws, y, id_test, variance_offset=offset, observation_variance=observation_variance),
         "best_epoch": best_epoch,
         "n_params": n_params,
         "n_draws": len(draws),

@@ -134,7 +134,7 @@ def fdn_rows(
 
     def predict(x: np.ndarray, seed: int) -> Prediction:
         found = fitted.predict(seed, x)
-        return mixture(found.draws.double().numpy(), found.noise_variance.double().numpy())
+        return mixture(found.draws.double().numpy(), found.observation_variance.double().numpy())
 
     beta = f"beta {protocol.beta_max:g}"
     return pd.concat([_recorded(dataset, name, seed, partial(predict, seed=seed), fit_s, beta) for seed in seeds])

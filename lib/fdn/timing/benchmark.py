@@ -109,7 +109,7 @@ def _plain(block: Block, out: Path) -> dict[str, float]:
     trained = plain_fit(spec, dataset, protocol, seed)
     fitted = processor_clock()
     draws = trained.predict(dataset.x_test)
-    prediction = Prediction(draws, torch.full_like(draws, protocol.noise_variance))
+    prediction = Prediction(draws, torch.full_like(draws, protocol.observation_variance))
     experiment.write_prediction(block, seed, trained.best_epoch, n_params, prediction, out)
     test = processor_clock() - fitted
     return {**trained.seconds, "test": test, "overhead": fitted - start - sum(trained.seconds.values())}

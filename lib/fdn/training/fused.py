@@ -91,7 +91,7 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bo
         numba_networks.draw(table, parameters, x, eps, floor, out.numpy())
         return True
     theta, y = np.empty((1, *eps.shape)), np.empty((1, len(eps), layers[-1].d_out, len(x)))
-    numba_networks.draw_weights(table, parameters, eps, layers[0].scale == "exp", floor, theta[0])
+    numba_networks.draw_weights(table, parameters, eps, layers[0].link == "exp", floor, theta[0])
     numba_ops.mlp(
         theta, np.array([table[0, numba_networks.D_IN], *table[:, numba_networks.D_OUT]]), x.T.copy()[None], y
     )
@@ -101,13 +101,13 @@ def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bo
 
 def _takes(layers: Iterable[Module]) -> bool:
     """Whether the layers leave their backend open and have one floor."""
-    floors = {layer.floor for layer in layers if layer.sampled and getattr(layer, "scale", "softplus") == "softplus"}
+    floors = {layer.floor for layer in layers if layer.sampled and getattr(layer, "link", "softplus") == "softplus"}
     open_backend = {getattr(layer, "backend", "auto") for layer in layers} <= {"auto", "torch"}
     return open_backend and len(floors) <= 1
 
 
 class FusedStep:
-    """Training steps of a stack in compiled numba_networks.
+    """Training steps of a stack in compiled loops.
 
     Args:
         stack: its ``flat`` is updated in place.
@@ -123,7 +123,7 @@ class FusedStep:
         self.grad = np.empty_like(self.flat)
         self.work = np.empty(0)  # kept: fresh pages for the weights of every example cost more than computing with them
         self.protocol, self.dropout, self.steps = protocol, stack.network.dropout, 0
-        self.exponential = getattr(stack.network.layers[0], "scale", "softplus") == "exp"
+        self.exponential = getattr(stack.network.layers[0], "link", "softplus") == "exp"
 
     @staticmethod
     def supports(stack: Stack, protocol: Protocol, likelihood: Likelihood) -> bool:

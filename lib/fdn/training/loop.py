@@ -36,8 +36,8 @@ class Fit:
         flat: the kept parameters, ``(R, n)``, or ``(R, M, n)`` for an ensemble of M members; where it was trained.
         best_epoch: the kept epoch of each seed, ``(R,)``, counted from 1; 0 where no epoch had a finite score.
         scores: validation score of every epoch, ``(R, epochs)``: CRPS, or MSE for a deterministic model.
-        noise_factor: of the likelihood's variance in predictions, ``(R,)``: 1 unless fitted
-            (``Protocol.fit_noise``).
+        observation_factor: of the likelihood's variance in predictions, ``(R,)``: 1 unless fitted
+            (``Protocol.fit_observation_noise``).
         seconds: wall time spent on ``training``, ``validation`` (draws) and ``selection`` (their CRPS, keeping the best
             epoch).
     """
@@ -52,7 +52,7 @@ class Fit:
     flat: Tensor
     best_epoch: np.ndarray
     scores: np.ndarray
-    noise_factor: np.ndarray
+    observation_factor: np.ndarray
     seconds: dict[str, float]
 
     @undisturbed()
@@ -91,7 +91,7 @@ class Fit:
         x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
         streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
         prediction = _predict(self.stack, self.spec, self.protocol, self.likelihood, row, x, streams, draws)
-        factor, variance = float(self.noise_factor[self.seeds.index(seed)]), prediction.noise_variance.cpu()
+        factor, variance = float(self.observation_factor[self.seeds.index(seed)]), prediction.observation_variance.cpu()
         return Prediction(prediction.draws.cpu(), variance if factor == 1 else factor * variance)
 
     @undisturbed()
@@ -136,7 +136,7 @@ def _predict(
     each = draws if spec.name in ENSEMBLES else -(-draws // spec.members)
     out = predict_outputs(stack, row, x, streams, each, noise_kind(protocol.noise))
     out = out.flatten(-4, -3) if spec.members > 1 else out  # (..., K or M, N, n_outputs)
-    return Prediction(likelihood.mean(out), likelihood.noise_variance(out))
+    return Prediction(likelihood.mean(out), likelihood.observation_variance(out))
 
 
 def _stack(dataset: Dataset, spec: ModelSpec, seeds: Sequence[int], protocol: Protocol, n_outputs: int) -> Stack:
@@ -287,7 +287,7 @@ def fit(
                     running[r] &= p.patience is None or epoch - best_epoch[r] < p.patience
         if not running.any():
             break
-    factors = _noise_factors(stack, spec, p, likelihood, dataset, seeds, kept)
+    factors = _observation_factors(stack, spec, p, likelihood, dataset, seeds, kept)
     return Fit(
         spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, factors,
         seconds,
@@ -301,19 +301,19 @@ def _epochs(spec: ModelSpec, protocol: Protocol, n: int) -> int:
     return min(epochs, max(1, most))
 
 
-def _noise_factors(
+def _observation_factors(
     stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, dataset: Dataset, seeds: Sequence[int],
     rows: Tensor,
 ) -> np.ndarray:  # fmt: skip
     """Of every seed, ``(R,)``: fitted to the validation points where the protocol asks for it, else 1."""
-    if not protocol.fit_noise:
+    if not protocol.fit_observation_noise:
         return np.ones(len(seeds))
     _, _, x_val, y_val = _training_data(dataset, rows.dtype, rows.device)
     found = []
     for seed, row in zip(seeds, rows):
         streams = _streams(dataset.name, spec, seed, "validate", protocol)
         prediction = _predict(stack, spec, protocol, likelihood, row, x_val, streams, protocol.eval_draws)
-        found.append(prediction.noise_factor(y_val))
+        found.append(prediction.observation_factor(y_val))
     return np.array(found)
 
 
@@ -325,7 +325,7 @@ def restore(
     parameters: np.ndarray,
     scores: np.ndarray,
     device: str | torch.device = CPU,
-    noise_factor: np.ndarray | None = None,
+    observation_factor: np.ndarray | None = None,
 ) -> Fit:
     """A fit from its kept parameters, ``(R, n)`` or ``(R, M, n)``, and scores, ``(R, epochs)``.
 
@@ -334,12 +334,12 @@ def restore(
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
-    if noise_factor is None:
-        noise_factor = _noise_factors(stack, spec, protocol, likelihood, dataset, seeds, stack.flat)
+    if observation_factor is None:
+        observation_factor = _observation_factors(stack, spec, protocol, likelihood, dataset, seeds, stack.flat)
     finite, epochs = np.isfinite(scores), np.arange(scores.shape[1]) + 1
     if protocol.keep == "last":
         best_epoch = np.where(finite, epochs, 0).max(axis=1)
     else:
         best_epoch = np.where(finite.any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)
     what = spec, protocol, dataset.name, dataset.feature_names, tuple(seeds), likelihood
-    return Fit(*what, stack, stack.flat, best_epoch, scores, noise_factor, seconds={})
+    return Fit(*what, stack, stack.flat, best_epoch, scores, observation_factor, seconds={})

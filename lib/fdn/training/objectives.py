@@ -39,7 +39,7 @@ class HomoscedasticGaussian:
         """f_theta(x), ``(..., K, B)``."""
         return output[..., 0]
 
-    def noise_variance(self, output: Tensor) -> Tensor:
+    def observation_variance(self, output: Tensor) -> Tensor:
         """sigma^2, ``(..., K, B)``."""
         return output.new_full((), self.variance).expand(output.shape[:-1])
 
@@ -70,13 +70,13 @@ class HeteroscedasticGaussian:
         """f_theta(x), ``(..., K, B)``."""
         return output[..., 0]
 
-    def noise_variance(self, output: Tensor) -> Tensor:
+    def observation_variance(self, output: Tensor) -> Tensor:
         """sigma_theta(x)^2, ``(..., K, B)``."""
         return (self.floor + F.softplus(output[..., 1])).square()
 
     def log_prob(self, output: Tensor, y: Tensor) -> Tensor:
         """log N(y; f_theta(x), sigma_theta(x)^2), ``(..., K, B)``."""
-        variance, error = self.noise_variance(output), _squared_error(output, y)
+        variance, error = self.observation_variance(output), _squared_error(output, y)
         return -0.5 * (error / variance + (2 * math.pi * variance).log())
 
     def data_term(self, output: Tensor, y: Tensor) -> Tensor:
@@ -92,10 +92,10 @@ class LearnedGaussian(HeteroscedasticGaussian):
 
 
 # A likelihood is added in these two places and in `Protocol.likelihood`. It has what the classes above have: n_outputs,
-# mean, noise_variance, log_prob and data_term.
+# mean, observation_variance, log_prob and data_term.
 Likelihood = HomoscedasticGaussian | HeteroscedasticGaussian | LearnedGaussian
 LIKELIHOODS: dict[str, Callable[[Protocol], Likelihood]] = {
-    "homoscedastic": lambda p: HomoscedasticGaussian(p.noise_variance),
+    "homoscedastic": lambda p: HomoscedasticGaussian(p.observation_variance),
     "heteroscedastic": lambda p: HeteroscedasticGaussian(p.floor),
     "learned": lambda p: LearnedGaussian(p.floor),
 }

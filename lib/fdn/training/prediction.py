@@ -125,25 +125,25 @@ class Prediction:
 
     Attributes:
         draws: f_theta_k(x), ``(K, N)``, without observation noise.
-        noise_variance: sigma_theta_k(x)^2, ``(K, N)``: the likelihood's.
+        observation_variance: sigma_theta_k(x)^2, ``(K, N)``: the likelihood's.
 
     Source: paper, appendix D ("Predictive variance decomposition", "Monte Carlo estimators").
     """
 
     draws: Tensor
-    noise_variance: Tensor
+    observation_variance: Tensor
 
     def observed(self, streams: Streams) -> Tensor:
         """A draw of Y for each draw of f, with the likelihood's noise, ``(K, N)``."""
         eps = streams.normal(self.draws.numel() // max(1, math.prod(streams.lead))).reshape(self.draws.shape)
-        return self.draws + self.noise_variance.sqrt() * eps.to(self.draws.device)
+        return self.draws + self.observation_variance.sqrt() * eps.to(self.draws.device)
 
-    def noise_factor(self, y: Tensor) -> float:
+    def observation_factor(self, y: Tensor) -> float:
         """The factor of the noise variance with which targets y ``(N,)`` are the likeliest, of ``FACTORS``.
 
         A variance learned with one draw at a time is that of the target and of the weights' own spread.
         """
-        draws, variance, targets = (t.cpu().double().numpy() for t in (self.draws, self.noise_variance, y))
+        draws, variance, targets = (t.cpu().double().numpy() for t in (self.draws, self.observation_variance, y))
         return float(min(FACTORS, key=lambda factor: metrics.nll(draws, targets, factor * variance).mean()))
 
     @property
@@ -159,7 +159,7 @@ class Prediction:
     @property
     def aleatoric(self) -> Tensor:
         """E_theta sigma_theta(x)^2, ``(N,)``."""
-        return self.noise_variance.mean(-2)
+        return self.observation_variance.mean(-2)
 
     @property
     def variance(self) -> Tensor:
@@ -171,7 +171,7 @@ class Prediction:
 
         It is (1/K) sum_k N(f_k(x), sigma_k(x)^2).
         """
-        components = Normal(self.draws.mT, self.noise_variance.mT.sqrt())  # (N, K)
+        components = Normal(self.draws.mT, self.observation_variance.mT.sqrt())  # (N, K)
         checks = None if self.draws.numel() else False  # PyTorch's fail without rows
         weights = Categorical(logits=torch.zeros_like(self.draws.mT), validate_args=checks)
         return MixtureSameFamily(weights, components, validate_args=checks)
