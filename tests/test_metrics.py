@@ -443,7 +443,7 @@ def test_a_large_point_leaves_the_others_as_they_are():
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-100, 1e100, 1e250])
-def test_nll_at_any_noise_variance(scale):
+def test_nll_at_any_observation_variance(scale):
     draws, y = make_draws(6, 4)
     found = metrics.nll(draws * np.sqrt(scale), y * np.sqrt(scale), 0.5 * scale)
     np.testing.assert_allclose(found, metrics.nll(draws, y) + np.log(scale) / 2, rtol=1e-12)
