@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from fdn.arguments import parse_protocol
+from fdn.arguments import FORMER, parse_protocol
 from fdn.data import feature_band_split, load
 from fdn.errors import UserError
 from fdn.models import ModelSpec, model_spec
 from fdn.models.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear
-from fdn.protocol import PROTOCOLS, PUBLISHED, Protocol, get_protocol
+from fdn.protocol import PROTOCOLS, PUBLISHED, RECOMMENDED, Protocol, get_protocol
 from fdn.settings import Range, kinds
 from fdn.training.loop import fit
 from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_at
@@ -198,3 +198,9 @@ def test_names_and_numbers_of_another_type_are_answered_in_one_sentence():
     ):
         with pytest.raises(UserError, match=message):
             call()
+
+
+def test_settings_are_found_by_their_former_names():
+    named = parse_protocol("recommended+fit_noise=false", ["noise_variance=0.1", "networks=2"])
+    assert named == dataclasses.replace(RECOMMENDED, fit_observation_noise=False, observation_variance=0.1, members=2)
+    assert set(FORMER.values()) < set(kinds(Protocol))

@@ -94,6 +94,10 @@ def parse_names(text: str, known: Collection[str], what: str) -> list[str]:
     return names
 
 
+# What settings were called before
+FORMER = {"noise_variance": "observation_variance", "fit_noise": "fit_observation_noise", "networks": "members"}
+
+
 def parse_protocol(name: str, settings: Sequence[str] = (), epochs: int | None = None) -> Protocol:
     """The protocol of a name or label, with settings replaced, each given as ``field=value``.
 
@@ -115,7 +119,7 @@ def parse_protocol(name: str, settings: Sequence[str] = (), epochs: int | None =
         field, equals, value = (part.strip() for part in check_text("a setting", setting).partition("="))
         if not equals:
             raise UserError(f"cannot read the setting {setting!r}; expected field=value such as warmup=50")
-        choose(field, fields, "setting")
+        field = choose(FORMER.get(field, field), fields, "setting")
         if field in changes:
             raise UserError(f"the setting {field!r} is given twice; give it once")
         changes[field] = parsed(field, value, fields[field])

@@ -72,9 +72,7 @@ def page(found: Sequence[Finding], metrics: pd.DataFrame, source: str = COMMITTE
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def write(
-    folder: Path | None = None, metrics: pd.DataFrame | None = None, source: str = COMMITTED
-) -> list[Path]:
+def write(folder: Path | None = None, metrics: pd.DataFrame | None = None, source: str = COMMITTED) -> list[Path]:
     """Write ``claims.csv``, a row per claim and data set, and the page ``README.md``; return their paths.
 
     Args:
