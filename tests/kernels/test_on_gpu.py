@@ -69,6 +69,7 @@ def test_a_line_that_fails_hangs_or_crashes_is_told_and_ends_no_other(there, tmp
     assert (tmp_path / "logs" / "fails.log").read_text(encoding="utf-8") == "a.py WRONG | x\n"
 
 
+@pytest.mark.check
 def test_what_pytest_passes_skips_and_fails_is_read_from_its_output(there, tmp_path):
     """Long, for each is a pytest of its own."""
     file = tmp_path / "some_checks.py"
@@ -241,7 +242,8 @@ def test_every_line_has_a_command_that_finds_something_to_do():
 FAST = "LP and local and graph or offsets and inputs"
 
 
-@pytest.mark.parametrize("which", [FAST, pytest.param(f"not ({FAST})", marks=pytest.mark.check)])
+@pytest.mark.check
+@pytest.mark.parametrize("which", [FAST, f"not ({FAST})"])
 def test_the_checks_of_a_gpu_hold_in_the_interpreter_and_by_stand_ins(which):
     """Long, for the interpreter goes through a program in Python; apart, for it is chosen before triton is imported."""
     pytest.importorskip("triton", reason="Triton is for Linux; without it the op runs in PyTorch")
