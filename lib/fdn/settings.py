@@ -13,6 +13,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, NamedTuple
@@ -40,6 +41,7 @@ Part = Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)]
 Rate = Annotated[float, Range("of at least 0 and below 1", lambda x: 0 <= x < 1)]
 
 _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text", types.NoneType: "none"}
+_WORDS = {"none": None, "true": True, "false": False}
 _MISFIT = object()
 
 
@@ -72,18 +74,11 @@ def parsed(name: str, text: str, kind: Any) -> Any:
     Raises:
         UserError: naming the text and what was expected.
     """
-    for option in _options(kind):
-        base = _base(option)
-        try:
-            if base in _WORDS:
-                value = _WORDS[base][text.strip().lower()]
-            else:
-                value = base(text) if base in (int, float) else text
-        except (KeyError, ValueError):
-            continue
-        if (found := _read(value, option)) is not _MISFIT:
-            return found
-    raise UserError(f"{name} is {text!r}; expected {described(kind)}")
+    word = text.strip().lower()
+    for meaning in (_WORDS.__getitem__, int, float):
+        with suppress(KeyError, ValueError):  # UserError among them
+            return checked(name, meaning(word), kind)
+    return checked(name, text, kind)
 
 
 def choose(name: str, known: Collection[str], what: str) -> str:
@@ -148,9 +143,6 @@ def described(kind: Any) -> str:
     ('a number above 0 or none', 'one of shared, independent')
     """
     return " or ".join(map(_described, _options(kind)))
-
-
-_WORDS: dict[Any, dict[str, Any]] = {types.NoneType: {"none": None}, bool: {"true": True, "false": False}}
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
