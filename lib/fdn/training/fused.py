@@ -133,7 +133,7 @@ class FusedStep:
             and (protocol.noise == "shared" or not stack.network.per_example_noise)
             and stack.flat.dtype == torch.float64 and stack.flat.is_cpu
             and protocol.objective == "elbo" and protocol.train_draws == 1
-            and isinstance(protocol.prior_scale, float) and stack.network.kl_weights is None
+            and isinstance(protocol.prior_scale, float) and set(stack.network.kl_weights) == {1.0}
             and type(likelihood) is HomoscedasticGaussian  # a subclass may have another loss
         )  # fmt: skip
 
