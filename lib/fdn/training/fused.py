@@ -55,9 +55,8 @@ def _table(network: Network) -> np.ndarray | None:
 
 def _weights(table: np.ndarray) -> int:
     """Number of weights and biases of all layers, P."""
-    return int(
-        table[-1, numba_networks.WEIGHTS] + table[-1, numba_networks.D_OUT] * (table[-1, numba_networks.D_IN] + 1)
-    )
+    last = table[-1]
+    return int(last[numba_networks.WEIGHTS] + last[numba_networks.D_OUT] * (last[numba_networks.D_IN] + 1))
 
 
 def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
