@@ -152,7 +152,7 @@ def test_layers_made_directly_and_schedules_refuse_what_is_no_setting(value):
     ):
         with pytest.raises(UserError, match="; expected a (whole )?number"):
             make()
-    with pytest.raises(UserError, match="scale is 'log'; expected one of exp, softplus"):
+    with pytest.raises(UserError, match="link is 'log'; expected one of exp, softplus"):
         GaussianLinear(2, 1, "log", floor=1e-3, prior_scale=1.0)
     with pytest.raises(UserError, match="prior_scale is 0"):
         GaussianLinear(2, 1, "exp", floor=1e-3, prior_scale=0)
