@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 from dataclasses import replace
@@ -71,13 +70,7 @@ def _own_table(args: argparse.Namespace) -> list[Dataset]:
         return []
     if absent:
         raise UserError(f"a table of your own needs --csv, --target and --split-column; {absent[0]} is missing")
-    name = args.csv.stem
-    if not re.fullmatch(r"\w[\w .-]*", name):
-        raise UserError(
-            f"the file's name is the data set's, and {name!r} has other characters than letters, digits, blanks and "
-            "._-; rename the file"
-        )
-    return [data.from_frame(args.csv, target=args.target, split_column=args.split_column, name=name)]
+    return [data.from_frame(args.csv, target=args.target, split_column=args.split_column)]
 
 
 @command(

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -151,11 +152,9 @@ def status() -> pd.DataFrame:
         row = {"name": name, "file": source.file, "found": "missing", "rows": 0, "sha256": ""}
         if found := find(name):
             row |= {"found": found[0], "sha256": "damaged"}
-            try:
+            with suppress(UserError):
                 if not _damage(name, _contents(found[1])):
                     row |= {"rows": len(_read(name, found[1])), "sha256": "ok"}
-            except UserError:
-                pass
         table.append(row)
     return pd.DataFrame(table)
 
@@ -223,10 +222,8 @@ def _answers(url: str) -> bool:
     answers = []
 
     def ask() -> None:
-        try:
+        with suppress(requests.RequestException):
             answers.append(requests.head(urljoin(url, "/"), timeout=PATIENCE).status_code)
-        except requests.RequestException:
-            pass
 
     thread = Thread(target=ask, daemon=True)
     thread.start()

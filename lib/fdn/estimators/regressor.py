@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from fdn.estimators.domain import Domain
 from fdn.estimators.quantiles import mixture_quantiles
 from fdn.models import ENSEMBLES, FDN_MODELS, MODELS, ModelSpec, check_model
 from fdn.protocol import RECOMMENDED, Protocol
-from fdn.settings import MOST, Count, NonNegative, Positive, Range, Scale, checked
+from fdn.settings import MOST, Count, NonNegative, Part, Positive, Scale, checked
 from fdn.training.loop import fit, restore
 from fdn.training.recipe import BETAS, chosen
 
@@ -29,7 +29,6 @@ ROWS = 4096  # predicted at a time
 MOST_VALIDATION_ROWS = 2000
 FEWEST_REHEARSED = 20  # rows, below which the largest beta is taken and none is tried
 BATCHES, LARGEST_BATCH = 50, 256  # of "auto": an epoch has so many, of the recommended size at least and this at most
-Part = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 
 
 class Trained(NamedTuple):

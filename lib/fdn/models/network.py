@@ -55,8 +55,7 @@ class Network(nn.Module):
         super().__init__()
         self.layers: Any = nn.ModuleList(layers)
         self.dropout, self.predict_with_dropout = dropout, predict_with_dropout
-        weights = kl_weights or (1.0,) * len(layers)
-        self.kl_weights, self.temperature = None if set(weights) == {1.0} else tuple(weights), temperature
+        self.kl_weights, self.temperature = tuple(kl_weights or (1.0,) * len(layers)), temperature
         self.noise_rho = None if noise_rho is None else nn.Parameter(torch.full((1,), noise_rho))
 
     @property
@@ -162,8 +161,8 @@ class Network(nn.Module):
 
     def _sum_kl(self, terms: list[Tensor | None]) -> Tensor | None:
         """Of layers that have one, by their weights."""
-        weights = self.kl_weights or (1.0,) * len(terms)
-        found = [term if weight == 1 else weight * term for term, weight in zip(terms, weights) if term is not None]
+        weighted = zip(terms, self.kl_weights)
+        found = [term if weight == 1 else weight * term for term, weight in weighted if term is not None]
         return functools.reduce(torch.add, found) if found else None
 
     def predict_with_masks(self, x: Tensor, streams: Streams, draws: int) -> Tensor:

@@ -55,9 +55,8 @@ def _table(network: Network) -> np.ndarray | None:
 
 def _weights(table: np.ndarray) -> int:
     """Number of weights and biases of all layers, P."""
-    return int(
-        table[-1, numba_networks.WEIGHTS] + table[-1, numba_networks.D_OUT] * (table[-1, numba_networks.D_IN] + 1)
-    )
+    last = table[-1]
+    return int(last[numba_networks.WEIGHTS] + last[numba_networks.D_OUT] * (last[numba_networks.D_IN] + 1))
 
 
 def draws(stack: Stack, row: Tensor, x: Tensor, noise: Noise, out: Tensor) -> bool:
@@ -133,7 +132,7 @@ class FusedStep:
             and (protocol.noise == "shared" or not stack.network.per_example_noise)
             and stack.flat.dtype == torch.float64 and stack.flat.is_cpu
             and protocol.objective == "elbo" and protocol.train_draws == 1
-            and isinstance(protocol.prior_scale, float) and stack.network.kl_weights is None
+            and isinstance(protocol.prior_scale, float) and set(stack.network.kl_weights) == {1.0}
             and type(likelihood) is HomoscedasticGaussian  # a subclass may have another loss
         )  # fmt: skip
 

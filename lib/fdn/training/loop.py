@@ -6,8 +6,8 @@ import operator
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -89,22 +89,46 @@ class Fit:
             names = f"{', '.join(map(str, columns))}; trained on {', '.join(self.feature_names)}"
             raise UserError(f"x has the columns {names}: pass these, in this order, or x.to_numpy()")
         x = as_numbers(x, "x", self.stack.network.layers[0].d_in, row.dtype, row.device)
-        streams = _streams(self.dataset, self.spec, int(seed), "test", self.protocol)
-        prediction = _predict(self.stack, self.spec, self.protocol, self.likelihood, row, x, streams, draws)
+        prediction = self._drawn(row, x, self._streams((int(seed),), "test"), draws)
         factor, variance = float(self.observation_factor[self.seeds.index(seed)]), prediction.observation_variance.cpu()
         return Prediction(prediction.draws.cpu(), variance if factor == 1 else factor * variance)
 
     @undisturbed()
     def observed(self, seed: int, x: object, draws: int | None = None) -> Tensor:
         """Draws of Y, ``(K, N)``: those of :meth:`predict`, whose arguments it takes, with the likelihood's noise."""
-        streams = _streams(self.dataset, self.spec, int(seed), "validate", self.protocol)
-        return self.predict(seed, x, draws).observed(streams)
+        return self.predict(seed, x, draws).observed(self._streams((int(seed),), "validate"))
 
     def _row(self, seed: int) -> Tensor:
         if _index(seed) not in self.seeds:
             run, seeds = f"{self.spec.name} was not trained on {self.dataset}", ", ".join(map(str, self.seeds))
             raise UserError(f"{run} with seed {seed!r}; seeds are {seeds}")
         return self.flat[self.seeds.index(seed)]
+
+    def _streams(self, seeds: Sequence[int], purpose: str, lead: tuple[int, ...] | None = None) -> Streams:
+        """Streams of several seeds, or of one, of shape () or, for an ensemble, (M,).
+
+        The members of an ensemble have their own where ``lead`` has room for them.
+        """
+        lead = tuple(self.flat.shape[1:-1]) if lead is None else lead
+        members = range(1 if lead and lead[-1] == 1 and self.spec.members > 1 else self.spec.members)
+        roots = [seed_sequence(self.dataset, self.spec.name, seed, purpose, m) for seed in seeds for m in members]
+        return Streams(roots, lead, getattr(torch, self.protocol.dtype))
+
+    def _drawn(self, rows: Tensor, x: Tensor, streams: Streams, draws: int) -> Prediction:
+        """Prediction with parameters of one seed, or of several, where these are."""
+        each = draws if self.spec.name in ENSEMBLES else -(-draws // self.spec.members)
+        out = predict_outputs(self.stack, rows, x, streams, each, noise_kind(self.protocol.noise))
+        out = out.flatten(-4, -3) if self.spec.members > 1 else out  # (..., K or M, N, n_outputs)
+        return Prediction(self.likelihood.mean(out), self.likelihood.observation_variance(out))
+
+    def _with_noise(self, dataset: Dataset) -> Self:
+        """Its noise factors fitted to the validation points, where the protocol asks for it."""
+        if not self.protocol.fit_observation_noise:
+            return self
+        _, _, x_val, y_val = _training_data(dataset, self.flat.dtype, self.flat.device)
+        streams = [self._streams((seed,), "validate") for seed in self.seeds]
+        found = [self._drawn(row, x_val, own, self.protocol.eval_draws) for row, own in zip(self.flat, streams)]
+        return replace(self, observation_factor=np.array([one.observation_factor(y_val) for one in found]))
 
 
 def _index(value: Any) -> int | None:
@@ -113,30 +137,6 @@ def _index(value: Any) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
-
-
-def _streams(dataset: str, spec: ModelSpec, seed: int, purpose: str, protocol: Protocol) -> Streams:
-    """One seed's streams for a purpose, of shape () or, for an ensemble, (M,)."""
-    return _stacked_streams(dataset, spec, (seed,), purpose, protocol, () if spec.members == 1 else (spec.members,))
-
-
-def _stacked_streams(
-    dataset: str, spec: ModelSpec, seeds: Sequence[int], purpose: str, protocol: Protocol, lead: tuple[int, ...]
-) -> Streams:
-    """Streams of several seeds; the members of an ensemble have their own where ``lead`` has room for them."""
-    members = range(1 if lead and lead[-1] == 1 and spec.members > 1 else spec.members)
-    roots = [seed_sequence(dataset, spec.name, seed, purpose, m) for seed in seeds for m in members]
-    return Streams(roots, lead, getattr(torch, protocol.dtype))
-
-
-def _predict(
-    stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, row: Tensor, x: Tensor, streams: Streams,
-    draws: int,
-) -> Prediction:  # fmt: skip
-    each = draws if spec.name in ENSEMBLES else -(-draws // spec.members)
-    out = predict_outputs(stack, row, x, streams, each, noise_kind(protocol.noise))
-    out = out.flatten(-4, -3) if spec.members > 1 else out  # (..., K or M, N, n_outputs)
-    return Prediction(likelihood.mean(out), likelihood.observation_variance(out))
 
 
 def _stack(dataset: Dataset, spec: ModelSpec, seeds: Sequence[int], protocol: Protocol, n_outputs: int) -> Stack:
@@ -239,19 +239,20 @@ def fit(
     take_step = _step(stack, p, likelihood, device, own_beta is not None or weight is not None)
     rows = stack.flat.detach()  # (*lead, n), which steps write to
     lead = tuple(rows.shape[:-1])  # (R,) or (R, M)
-    order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
-    shuffles = _stacked_streams(dataset.name, spec, seeds, "shuffle", p, order_lead)
-    train_noise = _stacked_streams(dataset.name, spec, seeds, "train", p, lead)
-    if device == CPU or stack.network.draws_masks_late:
-        each = [_streams(dataset.name, spec, seed, "validate", p) for seed in seeds]
-        validated = [(slice(r, r + 1), rows[r], streams) for r, streams in enumerate(each)]
-    else:  # all at once
-        validated = [(slice(None), rows, _stacked_streams(dataset.name, spec, seeds, "validate", p, lead))]
-    kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
     epochs, update, batches = _epochs(spec, p, len(x_train)), 0, -(-len(x_train) // p.batch_size)
     scores, best = np.full((len(seeds), epochs), np.nan), np.full(len(seeds), np.inf)
     best_epoch, running = np.zeros(len(seeds), int), np.full(len(seeds), True)
     kept, seconds = rows.clone(), dict.fromkeys(("training", "validation", "selection"), 0.0)
+    names, factors = (dataset.name, dataset.feature_names), np.ones(len(seeds))
+    found = Fit(spec, p, *names, seeds, likelihood, stack, kept, best_epoch, scores, factors, seconds)  # filled below
+    order_lead = (len(seeds), 1) if spec.members > 1 and p.ensemble_order == "common" else lead
+    shuffles, train_noise = found._streams(seeds, "shuffle", order_lead), found._streams(seeds, "train", lead)
+    if device == CPU or stack.network.draws_masks_late:
+        each = [found._streams((seed,), "validate") for seed in seeds]
+        validated = [(slice(r, r + 1), rows[r], streams) for r, streams in enumerate(each)]
+    else:  # all at once
+        validated = [(slice(None), rows, found._streams(seeds, "validate", lead))]
+    kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
 
     @contextmanager
     def timed(what: str) -> Iterator[None]:
@@ -275,7 +276,7 @@ def fit(
                 take_step(x, y, noise, beta, rate_at(update, epochs * batches, p.rate_schedule, p.learning_rate), w)
         for group, row, streams in validated if epoch % p.look == 0 or epoch == epochs else ():
             with timed("validation"):
-                prediction = _predict(stack, spec, p, likelihood, row, x_val, streams, p.eval_draws)
+                prediction = found._drawn(row, x_val, streams, p.eval_draws)
                 draws = prediction.draws if p.score == "function" else prediction.observed(streams)  # (..., K, N_val)
             with timed("selection"):
                 scores[group, epoch - 1] = np.where(running[group], mean_score(draws, y_val), np.nan)
@@ -287,11 +288,7 @@ def fit(
                     running[r] &= p.patience is None or epoch - best_epoch[r] < p.patience
         if not running.any():
             break
-    factors = _observation_factors(stack, spec, p, likelihood, dataset, seeds, kept)
-    return Fit(
-        spec, p, dataset.name, dataset.feature_names, seeds, likelihood, stack, kept, best_epoch, scores, factors,
-        seconds,
-    )  # fmt: skip
+    return found._with_noise(dataset)
 
 
 def _epochs(spec: ModelSpec, protocol: Protocol, n: int) -> int:
@@ -299,22 +296,6 @@ def _epochs(spec: ModelSpec, protocol: Protocol, n: int) -> int:
     epochs = max(1, protocol.epochs // spec.members) if spec.name in ENSEMBLES else protocol.epochs
     most = epochs if protocol.most_updates is None else protocol.most_updates * protocol.batch_size // max(1, n)
     return min(epochs, max(1, most))
-
-
-def _observation_factors(
-    stack: Stack, spec: ModelSpec, protocol: Protocol, likelihood: Likelihood, dataset: Dataset, seeds: Sequence[int],
-    rows: Tensor,
-) -> np.ndarray:  # fmt: skip
-    """Of every seed, ``(R,)``: fitted to the validation points where the protocol asks for it, else 1."""
-    if not protocol.fit_observation_noise:
-        return np.ones(len(seeds))
-    _, _, x_val, y_val = _training_data(dataset, rows.dtype, rows.device)
-    found = []
-    for seed, row in zip(seeds, rows):
-        streams = _streams(dataset.name, spec, seed, "validate", protocol)
-        prediction = _predict(stack, spec, protocol, likelihood, row, x_val, streams, protocol.eval_draws)
-        found.append(prediction.observation_factor(y_val))
-    return np.array(found)
 
 
 def restore(
@@ -334,12 +315,12 @@ def restore(
     likelihood = LIKELIHOODS[protocol.likelihood](protocol)
     stack = _stack(dataset, spec, seeds, protocol, likelihood.n_outputs)
     stack.flat = to_device(torch.from_numpy(parameters), choose_device(device))
-    if observation_factor is None:
-        observation_factor = _observation_factors(stack, spec, protocol, likelihood, dataset, seeds, stack.flat)
     finite, epochs = np.isfinite(scores), np.arange(scores.shape[1]) + 1
     if protocol.keep == "last":
         best_epoch = np.where(finite, epochs, 0).max(axis=1)
     else:
         best_epoch = np.where(finite.any(1), np.argmin(np.where(np.isnan(scores), np.inf, scores), 1) + 1, 0)
     what = spec, protocol, dataset.name, dataset.feature_names, tuple(seeds), likelihood
-    return Fit(*what, stack, stack.flat, best_epoch, scores, observation_factor, seconds={})
+    factors = np.ones(len(seeds)) if observation_factor is None else observation_factor
+    found = Fit(*what, stack, stack.flat, best_epoch, scores, factors, seconds={})
+    return found._with_noise(dataset) if observation_factor is None else found
