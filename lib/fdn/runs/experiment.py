@@ -27,7 +27,6 @@ import torch
 from tqdm import tqdm
 
 from fdn import data, metrics, paths
-from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name, undisturbed
 from fdn.errors import UserError
@@ -39,7 +38,6 @@ from fdn.training.loop import Fit, fit, restore
 from fdn.training.prediction import Prediction
 
 BLOCK_SEEDS = 50  # seeds trained as one stack: bounds memory at any number of seeds
-BLOCK_NAME = 120  # characters in which a block's seeds can be typed: bounds the names of files that list them
 
 
 @dataclass(frozen=True)
@@ -81,17 +79,9 @@ def datasets_of(metrics: pd.DataFrame, protocol: Protocol) -> dict[str, Dataset 
     return {name: load_dataset(name, protocol) if name in here else None for name in names}
 
 
-def blocks_of(seeds: Sequence[int], most: int = BLOCK_SEEDS) -> Iterator[list[int]]:
-    """Seeds in their order, as many at a time as one stack holds and a file can be called by."""
-    block: list[int] = []
-    for seed in seeds:
-        new_range = block and seed != block[-1] + 1
-        if len(block) == most or new_range and len(seed_ranges([*block, seed])) > BLOCK_NAME:
-            yield block
-            block = []
-        block.append(seed)
-    if block:
-        yield block
+def blocks_of(seeds: Sequence[int]) -> list[Sequence[int]]:
+    """Seeds in their order, as many at a time as one stack holds."""
+    return [seeds[first : first + BLOCK_SEEDS] for first in range(0, len(seeds), BLOCK_SEEDS)]
 
 
 def plan(
