@@ -86,8 +86,9 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def _write_json(path: Path, content: dict) -> None:
-    write(path, json.dumps(content, indent=1) + "\n")
+def write_json(path: Path, content: dict) -> Path:
+    """Write an object by :func:`write`, and return the file's path."""
+    return write(path, json.dumps(content, indent=1) + "\n")
 
 
 def _reader(read: Callable[..., T]) -> Callable[..., T | None]:
@@ -177,7 +178,7 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
     key = [row[name] for name in KEY]
     write(_path(out, "points", *key, "parquet"), points.to_parquet(index=False))
     values = {c: None if isinstance(row[c], float) and math.isnan(row[c]) else row[c] for c in COLUMNS}
-    _write_json(cell_path(out, *key), {"numerics": NUMERICS, "fingerprint": fingerprint, **values})
+    write_json(cell_path(out, *key), {"numerics": NUMERICS, "fingerprint": fingerprint, **values})
 
 
 @_reader
@@ -269,7 +270,7 @@ def load_fit(out: Path, dataset: str, model: str, protocol: str, seed: int) -> t
 def write_sidecar(out: Path, dataset: str, model: str, protocol: str, content: dict) -> None:
     """Run times and environment of a block of seeds."""
     path = _path(out, "sidecar", dataset, model, protocol, "-".join(map(str, content["seeds"])), "json")
-    _write_json(path, {"protocol": protocol, "dataset": dataset, "model": model, **content})
+    write_json(path, {"protocol": protocol, "dataset": dataset, "model": model, **content})
 
 
 def read_sidecars(folder: Path) -> list[dict]:

@@ -150,8 +150,7 @@ def record(new: pd.DataFrame, folder: Path) -> None:
     """Add rows to the table; they replace any of the same data set, method, seed and region."""
     there = load(folder)
     both = (pd.concat([there, new]) if len(there) else new).drop_duplicates(KEY, keep="last")
-    with results.atomic(folder / FILE) as temporary:
-        both.to_csv(temporary, index=False, float_format="%.6g")
+    results.write(folder / FILE, both.to_csv(index=False, float_format="%.6g"))
 
 
 def complete(

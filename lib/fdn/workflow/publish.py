@@ -105,8 +105,7 @@ def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
             continue
         kept = folder / protocol / dataset
         for source in sorted(out.glob(f"points/{protocol}/{dataset}/*/{seed}.parquet")):
-            with results.atomic(kept / source.parent.name / source.name) as path:
-                shutil.copyfile(source, path)
+            results.write(kept / source.parent.name / source.name, source.read_bytes())
         for path in kept.glob("*/*.parquet"):
             if path.stem != str(seed):
                 path.unlink()

@@ -233,7 +233,7 @@ def prepare(study: Study, out: Path) -> dict[str, int]:
                 os.utime(results.write(mark, step.words), ns=(newest, newest))
         if not mark.exists():
             (out / step.log).unlink(missing_ok=True)
-    results.write(out / PLAN, json.dumps(asdict(study), indent=1) + "\n")
+    results.write_json(out / PLAN, asdict(study))
     return absent
 
 
