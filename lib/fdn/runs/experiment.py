@@ -240,9 +240,8 @@ def run(
     out, blocks, keys = Path(out), [], []
     for settings in [protocol] if isinstance(protocol, Protocol) else protocol:
         loaded = [d if isinstance(d, Dataset) else load_dataset(d, settings) for d in datasets]
-        for dataset, model in product(loaded, models):
-            results.check_writable(out, dataset.name, model, settings.label)
-            keys += [(dataset.name, model, settings.label, seed) for seed in seeds]
+        results.check_writable(out)
+        keys += product([dataset.name for dataset in loaded], models, [settings.label], seeds)
         blocks += plan(loaded, models, seeds, settings, out, recompute)
     blocks.sort(key=lambda b: -b.cost)
     if again := sum(len(block.seeds) for block in blocks if block.kept):
