@@ -92,7 +92,7 @@ def plan(
     out: Path,
     recompute: bool = False,
 ) -> list[Block]:
-    """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``, longest first.
+    """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``.
 
     Cells that lack a metric are tested again where their fit was kept; where none was, the gathered results say what
     they lack.
@@ -109,7 +109,7 @@ def plan(
                 short.append(seed)
         blocks += [Block(dataset, model, protocol, tuple(some)) for some in blocks_of(missing)]
         blocks += [Block(dataset, model, protocol, tuple(some), kept=True) for some in blocks_of(short)]
-    return sorted(blocks, key=lambda b: -b.cost)
+    return blocks
 
 
 @undisturbed()
@@ -243,7 +243,7 @@ def run(
         results.check_writable(out)
         keys += product([dataset.name for dataset in loaded], models, [settings.label], seeds)
         blocks += plan(loaded, models, seeds, settings, out, recompute)
-    blocks.sort(key=lambda b: -b.cost)
+    blocks.sort(key=lambda b: -b.cost)  # longest first
     if again := sum(len(block.seeds) for block in blocks if block.kept):
         logging.getLogger(__name__).warning("%s cells are tested again from their kept fits, for new metrics", again)
     workers = min(workers or (available_cores() if device == CPU else 1), len(blocks))
