@@ -78,9 +78,9 @@ def _recorded(dataset: Dataset, method: str, seed: int, predict: Predict, fit_s:
     start = time.process_time()
     prediction = predict(dataset.x_test)
     predict_s = time.process_time() - start
-    found = measured(dataset, prediction).assign(fit_s=fit_s, predict_s=predict_s, chosen=chosen)
-    key = pd.DataFrame({"dataset": dataset.name, "method": method, "seed": seed}, index=found.index)
-    return pd.concat([key, found], axis=1)
+    key = {"dataset": dataset.name, "method": method, "seed": seed}
+    found = measured(dataset, prediction).assign(**key, fit_s=fit_s, predict_s=predict_s, chosen=chosen)
+    return found.set_index(KEY).reset_index()  # the key first
 
 
 def gaussian(mean: np.ndarray, std: np.ndarray) -> Prediction:
