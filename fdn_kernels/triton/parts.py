@@ -94,8 +94,6 @@ class Call:
         self.mean, self.rho = (padded(t, self.DO, self.DI, self.BH) for t in split_rows(weight, self.d_in))
         self.mean_bias, self.rho_bias = (padded(t, self.DO, self.DI) for t in split_rows(bias, self.d_in))
         self.eps, self.seed = eps if self.drawn else None, seed
-        if seed is None and eps is None and self.drawn:
-            self.seed = torch.zeros(self.R, dtype=torch.int64, device=a.device)
         self.nothing = torch.empty(16, dtype=torch.float32, device=a.device)  # a stand-in that is never read
 
     def _set_sizes(self) -> None:
