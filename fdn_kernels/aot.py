@@ -42,15 +42,6 @@ from fdn_kernels.triton.launch import KERNELS
 # Bytes a block may have (CUDA programming guide, compute capabilities): A100, H100, B200, RTX 50
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 TENSOR_MEMORY = 512  # columns a block may have, on sm_100
-# Another set of tiles, compiled as well: what tests compute with beside the shipped ones
-OTHER_TILES = {
-    "forward": launcher.tile(4, BB=32, BO=4, BI=16),
-    "rows": launcher.tile(4, BB=32, BO=4, BI=16),
-    "weights": launcher.tile(4, BB=64, BO=2, BI=16),
-    "product": launcher.tile(4, BM=32, BN=32, BK=16),
-    "contract": launcher.tile(4, BB=64, BK=4, BP=2, BQ=2),
-    "correlate": launcher.tile(4, BB=64, BK=2, BO=2, BI=16),
-}
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 

@@ -19,44 +19,41 @@ class Tile:
     """A program's warps and the sizes of its tile, by the kernel's names.
 
     Registers suffice (see :mod:`fdn_kernels.aot`).
+
+    Raises:
+        ValueError: for sizes that are no powers of two, or below 16 where products need 16.
     """
 
     warps: int
     sizes: dict[str, int]
 
+    def __post_init__(self) -> None:
+        sizes = self.sizes
+        depths = [sizes.get(name, 16) for name in ("BM", "BN")] + ([sizes["BK"]] if "BM" in sizes else [])
+        if "BB" in sizes and "BO" in sizes and "BK" not in sizes:
+            depths += [sizes["BB"], sizes["BO"] * sizes["BI"]]
+        if any(size & (size - 1) for size in sizes.values()) or min(depths) < 16:
+            raise ValueError(
+                f"a tile's sizes are powers of two, and its matrix products at least 16 deep and wide; given {sizes}"
+            )
+
     def __getitem__(self, name: str) -> int:
         return self.sizes[name]
 
 
-def tile(warps: int, **sizes: int) -> Tile:
-    """As a ``Tile`` is written down.
-
-    Raises:
-        ValueError: for sizes that are no powers of two, or below 16 where products need 16.
-    """
-    depths = [sizes.get(name, 16) for name in ("BM", "BN")] + ([sizes["BK"]] if "BM" in sizes else [])
-    if "BB" in sizes and "BO" in sizes and "BK" not in sizes:
-        depths += [sizes["BB"], sizes["BO"] * sizes["BI"]]
-    if any(size & (size - 1) for size in sizes.values()) or min(depths) < 16:
-        raise ValueError(
-            f"a tile's sizes are powers of two, and its matrix products at least 16 deep and wide; given {sizes}"
-        )
-    return Tile(warps, sizes)
-
-
 # Four warps with 64 rows each share one asynchronous product of Hopper's: fewer rows would be computed several times.
 TILES = {
-    "forward": tile(4, BB=64, BO=2, BI=16),  # examples, outputs, inputs
-    "rows": tile(4, BB=64, BO=2, BI=16),
-    "weights": tile(4, BB=32, BO=4, BI=16),
+    "forward": Tile(4, {"BB": 64, "BO": 2, "BI": 16}),  # examples, outputs, inputs
+    "rows": Tile(4, {"BB": 64, "BO": 2, "BI": 16}),
+    "weights": Tile(4, {"BB": 32, "BO": 4, "BI": 16}),
     # for hypernetworks wider than 32, or a sampled KL, which needs means too
-    "wide forward": tile(8, BB=64, BO=1, BI=16),
-    "wide rows": tile(8, BB=16, BO=2, BI=16),
-    "wide weights": tile(8, BB=16, BO=2, BI=16),
-    "product": tile(8, BM=128, BN=64, BK=32),
-    "contract": tile(4, BB=64, BK=8, BP=16, BQ=1),
-    "correlate": tile(4, BB=32, BK=2, BO=8, BI=16),
-    "noise": tile(4, BN=512),
+    "wide forward": Tile(8, {"BB": 64, "BO": 1, "BI": 16}),
+    "wide rows": Tile(8, {"BB": 16, "BO": 2, "BI": 16}),
+    "wide weights": Tile(8, {"BB": 16, "BO": 2, "BI": 16}),
+    "product": Tile(8, {"BM": 128, "BN": 64, "BK": 32}),
+    "contract": Tile(4, {"BB": 64, "BK": 8, "BP": 16, "BQ": 1}),
+    "correlate": Tile(4, {"BB": 32, "BK": 2, "BO": 8, "BI": 16}),
+    "noise": Tile(4, {"BN": 512}),
 }
 KERNELS = {"forward": forward_kernel, "rows": rows_kernel, "weights": weights_kernel, "product": product_kernel,
            "contract": contract_kernel, "correlate": correlate_kernel, "noise": noise_kernel}  # fmt: skip

@@ -43,13 +43,8 @@ def linear(
     with torch.cuda.device_of(a):
         for chunk in call.chunks():
             part = Part(call, chunk)
-            mean = part.mean_outputs()
-            spread, kl_part = part.spreads(kl)
-            if call.spread:
-                if not call.LP:
-                    spread = part.contract(spread)
-                spread = part.cut(spread)
-            mean = part.cut(mean)
+            mean = part.cut(part.mean_outputs())
+            spread, kl_part = part.sums(kl)
             if noise == "local":
                 chunk.of(y).copy_(torch.addcmul(mean, spread.sqrt(), part.eps))
             else:
@@ -167,7 +162,7 @@ def linear_backward(
             g = chunk.of(grad_y)
             sums.of_means(part, padded(g, part.examples, call.DO), need_a, need_z)
             if noise == "local":
-                spread = part.sums() if variance is None else chunk.of(variance)
+                spread = part.sums("none")[0] if variance is None else chunk.of(variance)
                 w = 0.5 * g.float() * part.eps * spread.masked_fill(spread == 0, math.inf).rsqrt()
             else:
                 w = chunk.of(grad_variance) if noise == "moments" else g

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
+from fdn_kernels.philox import slices
+from fdn_kernels.reference import split_parameters
 from fdn_kernels.triton.launch import GRID_LIMIT, TILES, launch, product, splits
 
 SCRATCH = 1 << 26  # elements of intermediate results alive at once (256 MiB)
@@ -62,6 +65,11 @@ class Chunk:
         return t[:, self.draws if t.shape[1] > 1 else slice(None), self.examples if t.shape[2] > 1 else slice(None)]
 
 
+def chunks(draws: int, k_step: int, examples: int, b_step: int) -> Iterator[Chunk]:
+    """All draws and examples, at most so many of each at once."""
+    return itertools.starmap(Chunk, itertools.product(slices(draws, k_step), slices(examples, b_step)))
+
+
 class Call:
     """One call: its matrices in the kernels' order, and how it is cut into chunks."""
 
@@ -86,8 +94,6 @@ class Call:
         self.mean, self.rho = (padded(t, self.DO, self.DI, self.BH) for t in split_rows(weight, self.d_in))
         self.mean_bias, self.rho_bias = (padded(t, self.DO, self.DI) for t in split_rows(bias, self.d_in))
         self.eps, self.seed = eps if self.drawn else None, seed
-        if seed is None and eps is None and self.drawn:
-            self.seed = torch.zeros(self.R, dtype=torch.int64, device=a.device)
         self.nothing = torch.empty(16, dtype=torch.float32, device=a.device)  # a stand-in that is never read
 
     def _set_sizes(self) -> None:
@@ -125,9 +131,7 @@ class Call:
         else:
             b_step = max(64, SCRATCH // (replicates * (self.K * per_pair + 4 * self.DO * self.DI)) // 64 * 64)
             k_step = self.K
-        for k in range(0, self.K, k_step):
-            for b in range(0, self.B, b_step):
-                yield Chunk(slice(k, min(k + k_step, self.K)), slice(b, min(b + b_step, self.B)))
+        return chunks(self.K, k_step, self.B, b_step)
 
 
 class Part:
@@ -161,8 +165,8 @@ class Part:
             eps = chunk.of(call.eps)
             if local:
                 return eps.float()
-            weights, biases = eps.split([call.d_out * call.d_in, call.d_out], -1)
-            eps = torch.cat([weights.unflatten(-1, (call.d_out, call.d_in)), biases.unsqueeze(-1)], -1)
+            weights, biases = split_parameters(eps, call.d_in)
+            eps = torch.cat([weights, biases.unsqueeze(-1)], -1)
             return padded(eps, b, call.DO, call.DI)
         eps = self.empty(call.R, self.draws, b, *((call.d_out,) if local else (call.DO, call.DI)))
         first = chunk.draws.start
@@ -234,10 +238,10 @@ class Part:
         )  # fmt: skip
         return found, terms.sum(0)
 
-    def sums(self) -> Tensor:
-        """Sums of factors times inputs, without padding: (R, k, B, d_out)."""
-        found = self.spreads("none")[0]
-        return self.cut(found if self.call.LP else self.contract(found))
+    def sums(self, kl: str) -> tuple[Tensor, Tensor]:
+        """Sums of factors times inputs, without padding, (R, k, B, d_out); and the KL's part, (R, k, B)."""
+        found, terms = self.spreads(kl)
+        return self.cut(found if self.call.LP or not self.call.spread else self.contract(found)), terms
 
     # -- means
 
@@ -247,11 +251,10 @@ class Part:
         rows = max(64, SCRATCH // (max(1, call.R) * call.DI * call.BH))
         b_step = min(self.examples, rows)
         k_step = max(1, rows // b_step)
-        for k in range(0, self.draws, k_step):
-            for b in range(0, self.examples, b_step):
-                at = Chunk(slice(k, min(k + k_step, self.draws)), slice(b, min(b + b_step, self.examples)))
-                a1, z = (at.of(t).expand(-1, at.draws.stop - k, -1, -1).flatten(1, 2) for t in (self.a1, self.z))
-                yield at, a1, z, (a1.unsqueeze(3) * z.unsqueeze(2)).flatten(2).unsqueeze(1)
+        for at in chunks(self.draws, k_step, self.examples, b_step):
+            n = at.draws.stop - at.draws.start
+            a1, z = (at.of(t).expand(-1, n, -1, -1).flatten(1, 2) for t in (self.a1, self.z))
+            yield at, a1, z, (a1.unsqueeze(3) * z.unsqueeze(2)).flatten(2).unsqueeze(1)
 
     def means(self) -> Tensor:
         """IC: (R, B, DO, DI)."""

@@ -69,10 +69,12 @@ def test_every_shipped_tile_compiles_without_spills_and_fits():
 @pytest.mark.check
 def test_tiles_of_other_tests_compile_too(monkeypatch):
     """The interpreter takes tiles that a GPU refuses."""
+    import other_tiles
+
     from fdn_kernels import aot
     from fdn_kernels.triton import launch
 
-    for kernel, tile in aot.OTHER_TILES.items():
+    for kernel, tile in other_tiles.TILES.items():
         monkeypatch.setitem(launch.TILES, kernel, tile)
     for conditioning, noise in (("LP", "local"), ("IC", "shared")):
         assert aot.compile_layer(aot.Layer(conditioning, noise, "analytic"), 90)
@@ -85,7 +87,7 @@ def test_tiles_that_a_gpu_refuses_are_refused(sizes):
     from fdn_kernels.triton import launch
 
     with pytest.raises(ValueError, match="at least 16"):
-        launch.tile(4, **sizes)
+        launch.Tile(4, sizes)
 
 
 @pytest.mark.parametrize(("conditioning", "noise"), MODES)
@@ -178,7 +180,7 @@ def test_a_spilling_tile_is_seen(monkeypatch):
     from fdn_kernels import aot
     from fdn_kernels.triton import launch
 
-    monkeypatch.setitem(launch.TILES, "weights", launch.tile(4, BB=64, BO=8, BI=16))
+    monkeypatch.setitem(launch.TILES, "weights", launch.Tile(4, {"BB": 64, "BO": 8, "BI": 16}))
     results = aot.compile_layer(aot.Layer("LP", "shared", "analytic"), 90)
     assert ["weights"] == [kernel for kernel, _, arch, usage in results if not aot.fits(arch, usage)]
 

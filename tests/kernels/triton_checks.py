@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import random
 
+import other_tiles
 import pytest
 import torch
 from torch.utils import deterministic
 
-from fdn_kernels import aot, fdn_linear, philox
+from fdn_kernels import fdn_linear, philox
 from fdn_kernels.triton import launch, layer, parts
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -177,7 +178,7 @@ def test_chunks_splits_and_tiles_change_nothing(noise, conditioning, monkeypatch
     )
     monkeypatch.setattr(launch, "PROGRAMS", 1)
     monkeypatch.setattr(parts, "SCRATCH", 100)
-    for kernel, tile in aot.OTHER_TILES.items():
+    for kernel, tile in other_tiles.TILES.items():
         monkeypatch.setitem(launch.TILES, kernel, tile)
     changed = run()
     assert all(len(chunks) >= 2 for chunks in calls)

@@ -34,7 +34,7 @@ def points(bias, var):
 
 
 def write_points(folder, model, seed, dataset="step"):
-    path = results._path(folder, "points", dataset, model, "published", seed, "parquet")
+    path = results._path(folder, "points", dataset, model, "published", seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     points([1, 2, 3, 4], [1, 2, 3, 5]).to_parquet(path)
 

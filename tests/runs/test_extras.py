@@ -36,17 +36,17 @@ def test_every_variant_that_a_claim_needs_is_run():
         assert {(dataset, name) for dataset in claim.datasets for name in names} <= run, claim.words
 
 
-def test_run_asks_for_every_cell_and_seed(monkeypatch, tmp_path):
-    asked, said = [], []
+def test_run_asks_for_every_cell_and_seed(monkeypatch, capsys, tmp_path):
+    asked = []
     monkeypatch.setattr(experiment, "run", lambda *args: asked.append(args))
     found = [extra for extra in extras.EXTRAS if extra.name in ("hypernetwork", "more-seeds")]
-    groups.run(found, tmp_path, say=said.append)
+    groups.run(found, tmp_path)
     assert [([protocol.label for protocol in args[3]], len(args[2])) for args in asked] == [
         (["published"], 17), (["published+hyper_factor=0.5", "published+hyper_factor=2.0"], 5),
     ]  # fmt: skip
-    groups.run(found[1:], tmp_path, seeds="7", say=said.append)
-    assert asked[-1][2] == [7] and len(said) == 3
-    groups.run(differences.MEASURED[:1], tmp_path, say=said.append)
+    groups.run(found[1:], tmp_path, seeds="7")
+    assert asked[-1][2] == [7] and len(capsys.readouterr().out.splitlines()) == 3
+    groups.run(differences.MEASURED[:1], tmp_path)
     assert [protocol.label for protocol in asked[-1][3]] == ["published", "published+toy_functions=printed"]
 
 

@@ -46,7 +46,7 @@ def steps(monkeypatch):
     """What a stand-in for Snakemake did, and the names of steps that are to fail."""
     done, failing = [], []
 
-    def run(out: Path, profile: Path, say: object) -> bool:
+    def run(out: Path, profile: Path) -> bool:
         names, all_done = do(out, failing)
         done.extend(names)
         return all_done

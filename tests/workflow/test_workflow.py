@@ -91,6 +91,14 @@ def test_the_whole_study_has_every_run_of_the_paper_in_few_jobs(monkeypatch, tmp
     assert sum(step.source is not None for step in plan.steps) == 3 + 2 + 1 + 1 + 1 and plan.missing == ()
 
 
+def test_many_scattered_seeds_make_no_name_that_is_too_long(tmp_path):
+    seeds = ",".join(map(str, range(10**8, 10**9, 2 * 10**7)))
+    plan = study.plan(tmp_path, {"step": seeds}, MODELS)
+    assert {piece.seeds for piece in plan.pieces} == {seeds}
+    files = [path for step in plan.steps for path in (step.mark, step.log, step.product) if path]
+    assert max(len(Path(path).name) for path in files) < 225  # of 255; temporary names need some
+
+
 def test_models_that_take_no_time_share_a_job():
     costs = [("A", 0.0), ("B", study.LEAST / 2), ("C", study.LEAST), ("D", 9 * study.LEAST), ("E", 1.0), ("F", 2.0)]
     bundles = study._bundles(costs)

@@ -183,13 +183,9 @@ def write(frame: pd.DataFrame, folder: Path) -> list[Path]:
     """``NAME.csv`` of one task, and ``NAME.json``: median seconds of training a method, and the environment."""
     table, sidecar = (Path(folder) / f"{frame['dataset'].iloc[0]}.{suffix}" for suffix in ("csv", "json"))
     seconds = frame.groupby("method", sort=False)["seconds"].median().round(2).to_dict()
-    with results.atomic(table) as path:
-        frame.drop(columns="seconds").to_csv(path, index=False, float_format="%.6g")
-    with results.atomic(sidecar) as path:
-        environment = {key: value for key, value in experiment.environment().items() if key != "argv"}
-        content = {"seconds": seconds, "environment": environment}
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return [table, sidecar]
+    environment = {key: value for key, value in experiment.environment().items() if key != "argv"}
+    results.write(table, frame.drop(columns="seconds").to_csv(index=False, float_format="%.6g"))
+    return [table, results.write_json(sidecar, {"seconds": seconds, "environment": environment})]
 
 
 def load(name: str, folder: Path | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:

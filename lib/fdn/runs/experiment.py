@@ -27,7 +27,6 @@ import torch
 from tqdm import tqdm
 
 from fdn import data, metrics, paths
-from fdn.arguments import seed_ranges
 from fdn.data.dataset import Dataset
 from fdn.devices import CPU, choose_device, device_name, undisturbed
 from fdn.errors import UserError
@@ -39,7 +38,6 @@ from fdn.training.loop import Fit, fit, restore
 from fdn.training.prediction import Prediction
 
 BLOCK_SEEDS = 50  # seeds trained as one stack: bounds memory at any number of seeds
-BLOCK_NAME = 120  # characters in which a block's seeds can be typed: bounds the names of files that list them
 
 
 @dataclass(frozen=True)
@@ -81,17 +79,9 @@ def datasets_of(metrics: pd.DataFrame, protocol: Protocol) -> dict[str, Dataset 
     return {name: load_dataset(name, protocol) if name in here else None for name in names}
 
 
-def blocks_of(seeds: Sequence[int], most: int = BLOCK_SEEDS) -> Iterator[list[int]]:
-    """Seeds in their order, as many at a time as one stack holds and a file can be called by."""
-    block: list[int] = []
-    for seed in seeds:
-        new_range = block and seed != block[-1] + 1
-        if len(block) == most or new_range and len(seed_ranges([*block, seed])) > BLOCK_NAME:
-            yield block
-            block = []
-        block.append(seed)
-    if block:
-        yield block
+def blocks_of(seeds: Sequence[int]) -> list[Sequence[int]]:
+    """Seeds in their order, as many at a time as one stack holds."""
+    return [seeds[first : first + BLOCK_SEEDS] for first in range(0, len(seeds), BLOCK_SEEDS)]
 
 
 def plan(
@@ -102,7 +92,7 @@ def plan(
     out: Path,
     recompute: bool = False,
 ) -> list[Block]:
-    """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``, longest first.
+    """The blocks of cells that ``out`` does not hold yet, or of all cells to ``recompute``.
 
     Cells that lack a metric are tested again where their fit was kept; where none was, the gathered results say what
     they lack.
@@ -119,7 +109,7 @@ def plan(
                 short.append(seed)
         blocks += [Block(dataset, model, protocol, tuple(some)) for some in blocks_of(missing)]
         blocks += [Block(dataset, model, protocol, tuple(some), kept=True) for some in blocks_of(short)]
-    return sorted(blocks, key=lambda b: -b.cost)
+    return blocks
 
 
 @undisturbed()
@@ -250,11 +240,10 @@ def run(
     out, blocks, keys = Path(out), [], []
     for settings in [protocol] if isinstance(protocol, Protocol) else protocol:
         loaded = [d if isinstance(d, Dataset) else load_dataset(d, settings) for d in datasets]
-        for dataset, model in product(loaded, models):
-            results.check_writable(out, dataset.name, model, settings.label)
-            keys += [(dataset.name, model, settings.label, seed) for seed in seeds]
+        results.check_writable(out)
+        keys += product([dataset.name for dataset in loaded], models, [settings.label], seeds)
         blocks += plan(loaded, models, seeds, settings, out, recompute)
-    blocks.sort(key=lambda b: -b.cost)
+    blocks.sort(key=lambda b: -b.cost)  # longest first
     if again := sum(len(block.seeds) for block in blocks if block.kept):
         logging.getLogger(__name__).warning("%s cells are tested again from their kept fits, for new metrics", again)
     workers = min(workers or (available_cores() if device == CPU else 1), len(blocks))

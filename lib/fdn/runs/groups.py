@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Protocol as Kind
@@ -33,18 +33,12 @@ def block_of(sidecar: dict) -> tuple[str, str, str]:
     return sidecar["dataset"], sidecar["model"], sidecar["protocol"]
 
 
-def run(
-    groups: Iterable[Group],
-    out: Path,
-    seeds: str | None = None,
-    workers: int | None = None,
-    say: Callable[[str], None] = print,
-) -> None:
+def run(groups: Iterable[Group], out: Path, seeds: str | None = None, workers: int | None = None) -> None:
     """Compute the cells that ``out`` lacks; ``seeds`` replaces every group's own."""
     for group in groups:
         start, numbers = time.perf_counter(), parse_seeds(group.seeds if seeds is None else seeds)
         experiment.run(group.datasets, group.models, numbers, group.protocols, out, workers)
-        say(f"{group.name}: {time.perf_counter() - start:.0f} s")
+        print(f"{group.name}: {time.perf_counter() - start:.0f} s")
 
 
 def collect(groups: Iterable[Group], out: Path, folder: Path) -> list[Path]:

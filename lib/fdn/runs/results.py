@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 KEY = ("dataset", "model", "protocol", "seed")
 COLUMNS = (*KEY, *SUMMARY_COLUMNS, "best_epoch", "n_params", "n_draws")
+SUFFIXES = {"cells": "json", "points": "parquet", "fits": "npz", "sidecar": "json"}  # by kind of file
 POINTS = {"z": float, "y": float, "region": str, "mean": float, "var": float, "mse": float, "crps": float}
 _METRICS = {**dict.fromkeys(KEY, str), **dict.fromkeys(("seed", "best_epoch", "n_params", "n_draws"), int)}
 _CELL = {**_METRICS, "numerics": int, "fingerprint": str}
@@ -86,8 +87,9 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def _write_json(path: Path, content: dict) -> None:
-    write(path, json.dumps(content, indent=1) + "\n")
+def write_json(path: Path, content: dict) -> Path:
+    """Write an object by :func:`write`, and return the file's path."""
+    return write(path, json.dumps(content, indent=1) + "\n")
 
 
 def _reader(read: Callable[..., T]) -> Callable[..., T | None]:
@@ -152,14 +154,15 @@ def _read_parquet(file: BinaryIO, columns: Mapping[str, type], footer_only: bool
 # Cells
 
 
-def _path(out: Path, kind: str, dataset: str, model: str, protocol: str, seed: int | str, suffix: str) -> Path:
-    return Path(out, kind, segment(protocol), segment(dataset), segment(model), f"{segment(str(seed))}.{suffix}")
+def _path(out: Path, kind: str, dataset: str, model: str, protocol: str, seed: int | str) -> Path:
+    name = f"{segment(str(seed))}.{SUFFIXES[kind]}"
+    return Path(out, kind, segment(protocol), segment(dataset), segment(model), name)
 
 
-def check_writable(out: Path, dataset: str, model: str, protocol: str) -> None:
-    """Raise UserError unless the results of a block can be written."""
-    for kind in ("cells", "points", "sidecar", "fits"):
-        probe = _path(out, kind, dataset, model, protocol, "writable", "probe")
+def check_writable(out: Path) -> None:
+    """Raise UserError unless results of every kind can be written."""
+    for kind in SUFFIXES:
+        probe = Path(out, kind, "writable")
         with atomic(probe):
             pass
         probe.unlink(missing_ok=True)  # another run in this folder may have been quicker
@@ -175,9 +178,9 @@ def write_cell(out: Path, row: dict[str, object], points: pd.DataFrame, fingerpr
         fingerprint: of the data set; a cell of other data under the same name does not count.
     """
     key = [row[name] for name in KEY]
-    write(_path(out, "points", *key, "parquet"), points.to_parquet(index=False))
+    write(_path(out, "points", *key), points.to_parquet(index=False))
     values = {c: None if isinstance(row[c], float) and math.isnan(row[c]) else row[c] for c in COLUMNS}
-    _write_json(cell_path(out, *key), {"numerics": NUMERICS, "fingerprint": fingerprint, **values})
+    write_json(cell_path(out, *key), {"numerics": NUMERICS, "fingerprint": fingerprint, **values})
 
 
 @_reader
@@ -196,7 +199,7 @@ def _read_cell(file: BinaryIO) -> dict | None:
 
 def cell_path(out: Path, dataset: str, model: str, protocol: str, seed: int) -> Path:
     """Where a cell lies."""
-    return _path(out, "cells", dataset, model, protocol, seed, "json")
+    return _path(out, "cells", dataset, model, protocol, seed)
 
 
 def read_cell(out: Path, dataset: str, model: str, protocol: str, seed: int) -> dict | None:
@@ -219,7 +222,7 @@ def lacking(cell: Mapping[str, object]) -> tuple[str, ...]:
 
 def has_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -> bool:
     """Whether the per-point results of a cell are there and, as far as their footer says, can be read."""
-    path = _path(out, "points", dataset, model, protocol, seed, "parquet")
+    path = _path(out, "points", dataset, model, protocol, seed)
     return _or_none(_read_parquet, path, POINTS, True) is not None
 
 
@@ -230,7 +233,7 @@ def load_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -
         FileNotFoundError: if the folder does not hold them.
         UserError: if the file is damaged.
     """
-    frame = _read_parquet(_path(out, "points", dataset, model, protocol, seed, "parquet"), POINTS)
+    frame = _read_parquet(_path(out, "points", dataset, model, protocol, seed), POINTS)
     if frame is None:
         raise FileNotFoundError(f"{out} holds no per-point results of {dataset}, {model}, {protocol}, seed {seed}")
     return frame
@@ -238,7 +241,7 @@ def load_points(out: Path, dataset: str, model: str, protocol: str, seed: int) -
 
 def write_fit(out: Path, key: tuple[str, str, str, int], parameters: np.ndarray, scores: np.ndarray) -> None:
     """The kept parameters of one cell, ``(n,)`` or ``(M, n)``, and the validation score of every epoch."""
-    with atomic(_path(out, "fits", *key, "npz")) as path, path.open("wb") as file:
+    with atomic(_path(out, "fits", *key)) as path, path.open("wb") as file:
         np.savez_compressed(file, parameters=parameters, scores=scores)
 
 
@@ -253,14 +256,14 @@ def _read_fit(file: BinaryIO, n_params: int | None) -> tuple[np.ndarray, np.ndar
 
 def has_fit(out: Path, dataset: str, model: str, protocol: str, seed: int) -> bool:
     """Whether a fit was kept; :func:`load_fit` tells whether it can be read."""
-    return _path(out, "fits", dataset, model, protocol, seed, "npz").exists()
+    return _path(out, "fits", dataset, model, protocol, seed).exists()
 
 
 def load_fit(out: Path, dataset: str, model: str, protocol: str, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
     """What :func:`write_fit` wrote; None where there is nothing, or nothing that can be read."""
     key = (dataset, model, protocol, seed)
     cell = read_cell(out, *key)
-    return _or_none(_read_fit, _path(out, "fits", *key, "npz"), cell and cell["n_params"])
+    return _or_none(_read_fit, _path(out, "fits", *key), cell and cell["n_params"])
 
 
 # Sidecars
@@ -268,8 +271,8 @@ def load_fit(out: Path, dataset: str, model: str, protocol: str, seed: int) -> t
 
 def write_sidecar(out: Path, dataset: str, model: str, protocol: str, content: dict) -> None:
     """Run times and environment of a block of seeds."""
-    path = _path(out, "sidecar", dataset, model, protocol, "-".join(map(str, content["seeds"])), "json")
-    _write_json(path, {"protocol": protocol, "dataset": dataset, "model": model, **content})
+    path = _path(out, "sidecar", dataset, model, protocol, "-".join(map(str, content["seeds"])))
+    write_json(path, {"protocol": protocol, "dataset": dataset, "model": model, **content})
 
 
 def read_sidecars(folder: Path) -> list[dict]:

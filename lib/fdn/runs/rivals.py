@@ -78,9 +78,9 @@ def _recorded(dataset: Dataset, method: str, seed: int, predict: Predict, fit_s:
     start = time.process_time()
     prediction = predict(dataset.x_test)
     predict_s = time.process_time() - start
-    found = measured(dataset, prediction).assign(fit_s=fit_s, predict_s=predict_s, chosen=chosen)
-    key = pd.DataFrame({"dataset": dataset.name, "method": method, "seed": seed}, index=found.index)
-    return pd.concat([key, found], axis=1)
+    key = {"dataset": dataset.name, "method": method, "seed": seed}
+    found = measured(dataset, prediction).assign(**key, fit_s=fit_s, predict_s=predict_s, chosen=chosen)
+    return found.set_index(KEY).reset_index()  # the key first
 
 
 def gaussian(mean: np.ndarray, std: np.ndarray) -> Prediction:
@@ -150,8 +150,7 @@ def record(new: pd.DataFrame, folder: Path) -> None:
     """Add rows to the table; they replace any of the same data set, method, seed and region."""
     there = load(folder)
     both = (pd.concat([there, new]) if len(there) else new).drop_duplicates(KEY, keep="last")
-    with results.atomic(folder / FILE) as temporary:
-        both.to_csv(temporary, index=False, float_format="%.6g")
+    results.write(folder / FILE, both.to_csv(index=False, float_format="%.6g"))
 
 
 def complete(

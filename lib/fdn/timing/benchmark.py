@@ -8,7 +8,6 @@ the whole study is that sample times epochs and seeds.
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import subprocess
@@ -96,9 +95,8 @@ def _program(block: Block, out: Path, device: torch.device) -> dict[str, float]:
     start = processor_clock(device)
     experiment.run_block(block, out, device=device)
     total = processor_clock(device) - start
-    [sidecar] = out.glob("sidecar/**/*.json")
-    wall = json.loads(sidecar.read_text(encoding="utf-8"))["seconds"]
-    return _processor_time(wall, wall["total"], total)
+    [sidecar] = results.read_sidecars(out)
+    return _processor_time(sidecar["seconds"], sidecar["seconds"]["total"], total)
 
 
 def _plain(block: Block, out: Path) -> dict[str, float]:
@@ -503,11 +501,6 @@ def _times(count: int, what: str) -> str:
 
 def write(frames: dict[str, pd.DataFrame], seconds: float, out: Path, device: torch.device = CPU) -> list[Path]:
     """Write the page, ``README.md``, and a CSV file for each frame."""
-    written = []
-    for name, frame in frames.items():
-        with results.atomic(out / f"{name}.csv") as path:
-            frame.to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
-        written.append(out / f"{name}.csv")
-    with results.atomic(out / "README.md") as path:
-        path.write_text(page(frames, seconds, device), encoding="utf-8")
-    return [out / "README.md", *written]
+    csv = {"index": False, "float_format": "%.4g", "lineterminator": "\n"}
+    written = [results.write(out / f"{name}.csv", frame.to_csv(**csv)) for name, frame in frames.items()]
+    return [results.write(out / "README.md", page(frames, seconds, device)), *written]

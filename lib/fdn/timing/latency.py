@@ -6,7 +6,6 @@ Nothing is timed before its output has the right shape and is finite.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,12 +56,8 @@ def measure(quick: bool = False) -> pd.DataFrame:
 def write(frame: pd.DataFrame, folder: Path | None = None) -> list[Path]:
     """Write ``latency.csv`` and the environment it was measured in, ``latency.json``; return their paths."""
     folder = paths.CLAIMS if folder is None else folder
-    table, environment = folder / "latency.csv", folder / "latency.json"
-    with results.atomic(table) as path:
-        frame.to_csv(path, index=False, float_format="%.4g")
-    with results.atomic(environment) as path:
-        path.write_text(json.dumps(experiment.environment(), indent=1) + "\n", encoding="utf-8")
-    return [table, environment]
+    table = results.write(folder / "latency.csv", frame.to_csv(index=False, float_format="%.4g"))
+    return [table, results.write_json(folder / "latency.json", experiment.environment())]
 
 
 def load(folder: Path | None = None) -> pd.DataFrame | None:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,14 +32,13 @@ WRITTEN = {
 }
 
 
-def run(study: Study, out: Path, profile: str = "local", say: Callable[[str], None] = print) -> None:
+def run(study: Study, out: Path, profile: str = "local") -> None:
     """Compute and make what a study's folder lacks, then report: published beside reproduced, and what failed and why.
 
     Args:
         study: from :func:`fdn.workflow.study.plan`.
         out: results folder; what it holds is not computed again.
         profile: a folder of ``workflow/profiles``, or the path of another one: where jobs run.
-        say: takes the lines of the report.
 
     Raises:
         ModuleNotFoundError: without Snakemake.
@@ -56,24 +55,24 @@ def run(study: Study, out: Path, profile: str = "local", say: Callable[[str], No
         raise UserError(f"there is no profile {profile!r}; choose from {known}, or name a folder with a config.yaml")
     with _alone(out):
         absent, before, total = prepare(study, out), _times(study, out), len(study.keys())
-        say(f"{total} cells in {len(study.pieces)} jobs, {sum(absent.values())} cells to compute")
-        failures = {} if _snakemake(out, settings, say) else _failures(study, out)
+        print(f"{total} cells in {len(study.pieces)} jobs, {sum(absent.values())} cells to compute")
+        failures = {} if _snakemake(out, settings) else _failures(study, out)
         lacking = absent_cells(study, out) if absent else {}
         if lacking and len(lacking) < len(study.pieces):
-            say("\nSome cells are missing; what follows from the others:")
+            print("\nSome cells are missing; what follows from the others:")
             there = study.without(lacking)
             prepare(there, out)
-            if _snakemake(out, settings, say):
+            if _snakemake(out, settings):
                 failures = {name: failures.get(name, "was not begun") for name in lacking}
             else:
                 failures |= _failures(there, out)
         changed = _times(study, out) != before
-    say(f"\n{sum(absent.values()) - sum(lacking.values())} cells computed, {sum(lacking.values())} of {total} missing"
+    print(f"\n{sum(absent.values()) - sum(lacking.values())} cells computed, {sum(lacking.values())} of {total} missing"
         if changed or lacking else "\nNothing to do: every cell, table, figure and notebook is there.")  # fmt: skip
     if (out / "metrics.parquet").exists():
-        say(_report(study, out))
+        print(_report(study, out))
     minutes, seconds = divmod(round(time.perf_counter() - start), 60)
-    say(f"Total time: {minutes} min {seconds} s")
+    print(f"Total time: {minutes} min {seconds} s")
     if failures:
         lines = [f"{step}: {reason}" for step, reason in failures.items()]
         raise RuntimeError("not everything could be done:\n" + "\n".join(lines) + "\nThe same command continues there.")
@@ -136,8 +135,8 @@ def start_snakemake(out: Path, profile: Path, *options: str, **streams: object) 
     return subprocess.Popen(command, cwd=profile, env=os.environ | cache | {"PYTHONUTF8": "1"}, **streams)
 
 
-def _snakemake(out: Path, profile: Path, say: Callable[[str], None]) -> bool:
-    """Whether Snakemake could do everything; what it says goes to a file, and how far it is to ``say``."""
+def _snakemake(out: Path, profile: Path) -> bool:
+    """Whether Snakemake could do everything; what it says goes to a file, how far it is to the terminal."""
     with (out / SAID).open("wb") as file, (out / SAID).open(encoding="utf-8", errors="replace") as said:
         inherits = {"stdout": file, "stderr": file, "close_fds": False}  # the lock too, should this process be killed
         process = start_snakemake(out, profile, "--config", "prepared=True", **inherits)
@@ -145,7 +144,7 @@ def _snakemake(out: Path, profile: Path, say: Callable[[str], None]) -> bool:
             while True:
                 ended = process.poll() is not None
                 for done, total in re.findall(r"^(\d+) of (\d+) steps", said.read(), re.MULTILINE):
-                    say(f"{time.strftime('%H:%M:%S')}  {done} of {total} steps done")
+                    print(f"{time.strftime('%H:%M:%S')}  {done} of {total} steps done")
                 if ended:
                     return process.returncode == 0
                 time.sleep(0.2)

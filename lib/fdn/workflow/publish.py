@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -24,7 +23,7 @@ from fdn.runs.experiment import datasets_of
 from fdn.workflow import notebooks
 
 
-def publish(out: Path, say: Callable[[str], None] = print) -> None:
+def publish(out: Path) -> None:
     """Merge a run's results into the committed ones, and make anew what is made from those.
 
     A row replaces the committed row of the same data set, model, protocol and seed, unless both agree to rounding
@@ -37,7 +36,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
             describe a data set whose files are missing.
         RuntimeError: if a notebook fails.
     """
-    new = _publishable(Path(out), say)
+    new = _publishable(Path(out))
     pairs = notebooks.check_pairs(paths.NOTEBOOKS)
     metrics = results.merged(paths.COMMITTED_RESULTS, new)
     if absent := [name for name in metrics["dataset"].unique() if not data.available(name)]:
@@ -47,7 +46,7 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
         )
     committed = paths.COMMITTED_RESULTS
     results.write_metrics(committed, metrics)
-    say(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
+    print(f"{show(committed / 'metrics.parquet')}: {len(new)} of {len(metrics)} rows are from this run")
     metrics = extras.with_extras(metrics)
     _copy_points(Path(out), metrics)
     blocks = results.merged_sidecars(committed, Path(out))
@@ -57,8 +56,8 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     tables.all_tables(metrics, datasets, PUBLISHED.label, committed / "tables")
     _, notes = write_figures(committed, metrics, datasets, PUBLISHED, paths.FIGURES)
     for note in notes:
-        say(f"not drawn: {note}")
-    say(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
+        print(f"not drawn: {note}")
+    print(f"tables: {show(committed / 'tables')}; figures: {show(paths.FIGURES)}")
     metrics = comparison.with_committed(committed)
     write_comparison(paths.COMPARISON, metrics, PUBLISHED.label)
     if (paths.EXTRAS / "metrics.parquet").exists():
@@ -69,13 +68,13 @@ def publish(out: Path, say: Callable[[str], None] = print) -> None:
     readme.update()
     for path in pairs:
         if notebooks.measures_run_times(path):
-            say(f"left as it is: {show(path)}, which measures run times and shows no results")
+            print(f"left as it is: {show(path)}, which measures run times and shows no results")
             continue
-        say(f"running {show(path)}")
+        print(f"running {show(path)}")
         notebooks.run_in_place(path)
 
 
-def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
+def _publishable(out: Path) -> pd.DataFrame:
     if not results.cells(out):
         raise UserError(f"{out} holds no results to publish; run `fdn reproduce --out {out}` first")
     frame = results.collect(out)  # cells of these numerics
@@ -88,7 +87,7 @@ def _publishable(out: Path, say: Callable[[str], None]) -> pd.DataFrame:
                 f"{out} holds only results that are not published: {', '.join(left)}; expected built-in data "
                 f"sets under {' or '.join(PAPER_PROTOCOLS)} without changed settings"
             )
-        say(f"left out, as ablations or data sets of your own: {', '.join(left)}")
+        print(f"left out, as ablations or data sets of your own: {', '.join(left)}")
     return frame[known].reset_index(drop=True)
 
 
@@ -105,8 +104,7 @@ def _copy_points(out: Path, metrics: pd.DataFrame) -> None:
             continue
         kept = folder / protocol / dataset
         for source in sorted(out.glob(f"points/{protocol}/{dataset}/*/{seed}.parquet")):
-            with results.atomic(kept / source.parent.name / source.name) as path:
-                shutil.copyfile(source, path)
+            results.write(kept / source.parent.name / source.name, source.read_bytes())
         for path in kept.glob("*/*.parquet"):
             if path.stem != str(seed):
                 path.unlink()

@@ -141,7 +141,8 @@ def plan(
             new = [_piece(name, some, ranges, settings.label, cost) for some, cost in _bundles(costs)]
             parameters = {"dataset": name, "models": ",".join(models), "seeds": ranges, **common}
             needs = tuple(piece.name for piece in new)
-            shown.append(_notebook(f"{source}-{name}-{ranges}", source, parameters, needs, ("collect",)))
+            notebook = paths.segment(f"{source}-{name}-{ranges}")
+            shown.append(_notebook(notebook, source, parameters, needs, ("collect",)))
             pieces += new
     needs, reading = tuple(piece.name for piece in pieces), ("--results", ".", "--protocol", settings.label, "--out")
     products = [Step("collect", ("collect", "--out", "."), needs, product="metrics.parquet")]
@@ -155,7 +156,8 @@ def _piece(dataset: str, models: tuple[str, ...], seeds: str, label: str, cost: 
     names = ",".join(models)
     which = ("--dataset", dataset, "--models", names, "--seeds", seeds, "--protocol", label)
     command = ("run", *which, "--workers", "1", "--cells-only", "--out", ".")
-    return Step(f"{dataset}/{names}/{seeds}", command, cost=cost, dataset=dataset, models=models, seeds=seeds)
+    name = f"{dataset}/{names}/{paths.segment(seeds)}"
+    return Step(name, command, cost=cost, dataset=dataset, models=models, seeds=seeds)
 
 
 def _notebook(
@@ -231,7 +233,7 @@ def prepare(study: Study, out: Path) -> dict[str, int]:
                 os.utime(results.write(mark, step.words), ns=(newest, newest))
         if not mark.exists():
             (out / step.log).unlink(missing_ok=True)
-    results.write(out / PLAN, json.dumps(asdict(study), indent=1) + "\n")
+    results.write_json(out / PLAN, asdict(study))
     return absent
 
 
