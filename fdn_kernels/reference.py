@@ -103,16 +103,20 @@ def sampled_kl(q: WeightGaussian, eps: Tensor, prior_scale: float) -> Tensor:
     return log_ratio.sum(-1)
 
 
+def kl_term(q: WeightGaussian, kl: str, eps: Tensor | None, prior_scale: float) -> Tensor | None:
+    """The layer's KL, ``"analytic"`` or ``"sampled"`` at the draws that eps makes; None for ``"none"``."""
+    if kl == "none":
+        return None
+    return gaussian_kl(q, prior_scale) if kl == "analytic" else sampled_kl(q, eps, prior_scale)
+
+
 def fdn_linear(
     a: Tensor, z: Tensor, weight: Tensor, bias: Tensor, noise: str, eps: Tensor | None, kl: str, floor: float,
     prior_scale: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Hypernetwork output, sampling, matvec and KL of one layer; see :func:`fdn_kernels.ops.fdn_linear`."""
     q = hypernet_gaussian(z, weight, bias, a.shape[-1], floor)
-    y = gaussian_linear(a, q, noise, eps)
-    if kl == "none":
-        return y, None
-    return y, gaussian_kl(q, prior_scale) if kl == "analytic" else sampled_kl(q, eps, prior_scale)
+    return gaussian_linear(a, q, noise, eps), kl_term(q, kl, eps, prior_scale)
 
 
 def linear(
@@ -129,9 +133,8 @@ def linear(
     y, variance = moments(a, q) if noise == "moments" else (gaussian_linear(a, q, noise, eps), a.new_empty(0))
     if noise in ("none", "moments"):
         y, variance = (t.expand(-1, draws, -1, -1) if t.dim() > 1 else t for t in (y, variance))
-    if kl == "none":
-        return y, variance, a.new_empty(0)
-    return y, variance, gaussian_kl(q, prior_scale) if kl == "analytic" else sampled_kl(q, eps, prior_scale)
+    term = kl_term(q, kl, eps, prior_scale)
+    return y, variance, a.new_empty(0) if term is None else term
 
 
 def linear_backward(

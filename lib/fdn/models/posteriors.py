@@ -22,7 +22,7 @@ from fdn.errors import UserError
 from fdn.settings import NonNegative, Positive, Scale, Whole, checked
 from fdn.streams import Streams
 from fdn_kernels import WeightGaussian, affine, dropout_linear, fdn_linear, matvec, relu_affine
-from fdn_kernels.reference import gaussian_kl, hypernet_order, sampled_kl
+from fdn_kernels.reference import hypernet_order, kl_term
 
 Output = tuple[Tensor, Tensor | None]
 
@@ -132,9 +132,7 @@ class GlobalGaussianLinear(nn.Module, ABC):
         """One theta per draw, ``(..., K, 1, P)``, the mean for noise ``"none"``, and the KL, ``(..., k, 1)``."""
         q = self.gaussian()
         theta = q.mean if noise == "none" else torch.addcmul(q.mean, q.scale, eps)
-        if kl == "none":
-            return theta, None
-        return theta, gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
+        return theta, kl_term(q, kl, eps, self.prior_scale)
 
     def forward(self, a: Tensor, x: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         check_columns(self, a)

@@ -18,7 +18,7 @@ from fdn.settings import Count, NonNegative, Whole, checked
 from fdn_kernels import WeightGaussian, affine, gaussian_linear
 from fdn_kernels.backends import HALF
 from fdn_kernels.ops import LARGE
-from fdn_kernels.reference import gaussian_kl, sampled_kl
+from fdn_kernels.reference import kl_term
 
 
 class Factor(NamedTuple):
@@ -35,9 +35,7 @@ class Factor(NamedTuple):
 
     def draw(self, q: WeightGaussian, a: Tensor, noise: str, eps: Tensor | None, kl: str) -> Output:
         """The factor applied to a, ``(..., K, B, d_out)``, and its KL; q ``(..., k, B, n_weights)``."""
-        term = None
-        if kl != "none":
-            term = gaussian_kl(q, self.prior_scale) if kl == "analytic" else sampled_kl(q, eps, self.prior_scale)
+        term = kl_term(q, kl, eps, self.prior_scale)
         if not self.bias:  # biases that are 0 for certain
             q = WeightGaussian(*(_with_zeros(t, self.d_out) for t in q))
             eps = eps if eps is None or noise == "local" else _with_zeros(eps, self.d_out)
