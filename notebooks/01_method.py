@@ -726,7 +726,7 @@ same("sigma = 0: draws and HyperNet", (draws, limit.expand_as(draws)))
 d_in, d_out, B, K = 3, 2, 6, 4
 a = normal(1, B, d_in)
 eps = normal(K, 1, d_out * (d_in + 1))
-settings = {"scale": "softplus", "floor": 1e-3, "prior_scale": 1.0}
+settings = {"link": "softplus", "floor": 1e-3, "prior_scale": 1.0}
 
 bayes = posteriors.GaussianLinear(d_in, d_out, **settings)
 fdn = posteriors.FDNLinear(d_in, d_out, 5, "layer", d_in, floor=1e-3, prior_scale=1.0)
