@@ -14,9 +14,9 @@ import pandas as pd
 from fdn.data import PAPER_DATASETS
 from fdn.models import ENSEMBLES, FDN_MODELS, PAPER_MODELS
 from fdn.protocol import PUBLISHED
-from fdn.report.findings import PROTOCOL_COLUMNS, listing
+from fdn.report.findings import PROTOCOL_COLUMNS, listing, median_cells
 from fdn.report.published import rows_of
-from fdn.report.tables import DASH, band, band_text, corrected_mean_error, plain_number
+from fdn.report.tables import DASH, band, band_text, plain_number
 from fdn.runs import extras
 from fdn.training.objectives import beta_at
 from fdn.typesetting import Table, literal
@@ -86,10 +86,10 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
     others = [f"{dataset} ({inside[dataset]:.0%})" for dataset in datasets if inside.get(dataset, 1) < 1]
     medians = fdns.groupby("dataset")["best_epoch"].median()
     betas = [f"{beta_kept(medians[dataset]):.3g} on {dataset}" for dataset in datasets if dataset in medians]
-    words = f"The paper's objective has β = 1. In the median kept FDN β is {listing(betas)}. "
+    said = [f"The paper's objective has β = 1. In the median kept FDN β is {listing(betas)}."]
     if always:
-        words += f"Every kept FDN lies inside the warm-up on {listing(always)}"
-        words += f"; fewer do on {listing(others)}. " if others else ". "
+        fewer = f"; fewer do on {listing(others)}" if others else ""
+        said.append(f"Every kept FDN lies inside the warm-up on {listing(always)}{fewer}.")
     early = []
     for dataset in datasets:
         kept = rows_of(here, dataset=dataset, model="DeepEnsembleNet")["best_epoch"]
@@ -98,9 +98,9 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
             spread = f"epoch {kept.min()} in all" if one else f"epoch {kept.median():.0f} in the median of"
             early.append(f"{dataset} ({spread} {len(kept)} seeds)")
     if early:
-        words += f"The ensemble keeps barely trained members on {listing(early)}; they could train for "
-        words += f"{epochs_of('DeepEnsembleNet')} epochs."
-    return words.strip()
+        most = f"they could train for {epochs_of('DeepEnsembleNet')} epochs"
+        said.append(f"The ensemble keeps barely trained members on {listing(early)}; {most}.")
+    return " ".join(said)
 
 
 def inside_words(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
@@ -138,9 +138,7 @@ def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
     for model in PAPER_MODELS:
         for name, run in _same_seeds(metrics, dataset, model).items():
             if len(run):
-                medians = run.assign(mean_id=corrected_mean_error(run, "id"))[list(LAST_COLUMNS)].median()
-                cells = [plain_number(value) for value in medians[:-1]] + [f"{medians['best_epoch']:.0f}"]
-                rows.append((model, name, str(len(run)), *cells))
+                rows.append((model, name, str(len(run)), *median_cells(run, LAST_COLUMNS)))
     held = extras.KEPT_EPOCHS.get(dataset)
     return Table(
         name=f"last_epoch_{dataset}",

@@ -17,7 +17,7 @@ from fdn.report.comparison import misses, score_table, uniformity_table
 from fdn.report.site import claims, markup
 from fdn.report.site.base import PROTOCOL, Site
 from fdn.report.site.figures import seed_points
-from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
+from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, with_mean_errors
 from fdn.runs import bands, experiment, results
 
 TASKS = {
@@ -50,9 +50,8 @@ def number_table(name: str, caption: str, comparison: pd.DataFrame, keys: list[s
 def region_rows(metrics: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell]]]:
     """Columns and rows of medians over seeds, inside and outside the training band side by side, a row per model."""
     columns = ["Model", *(f"{heading}, {region}" for heading in REGION_COLUMNS.values() for region in ("ID", "OOD"))]
-    means = {f"mean_{region}": corrected_mean_error(metrics, region) for region in ("id", "ood")}
     names = [f"{metric}_{region}" for metric in REGION_COLUMNS for region in ("id", "ood")]
-    medians = metrics.assign(**means).groupby("model")[names].median()
+    medians = with_mean_errors(metrics).groupby("model")[names].median()
     return columns, [[model, *medians.loc[model]] for model in (BASELINE, *MODEL_NAMES) if model in medians.index]
 
 
