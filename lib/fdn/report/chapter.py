@@ -74,7 +74,7 @@ class Chapter:
 
     def base(self) -> str:
         """Which runs these are, in a sentence, and which are not there."""
-        here = rows_of(self.metrics[self.metrics["model"].isin(STOCHASTIC_MODELS)], protocol=self.label)
+        here = rows_of(self.metrics, protocol=self.label, model=STOCHASTIC_MODELS)
         seeds = {name: seed_ranges(rows_of(here, dataset=name)["seed"]) for name in self.names}
         counts = [f"{literal(name)} {numbers or 'none'}" for name, numbers in seeds.items()]
         words = f"From {findings.place(self.folder)}, protocol `{self.label}`. Seeds: {', '.join(counts)}."
@@ -100,12 +100,12 @@ def open_chapter(
     if recompute:
         experiment.run(names, chosen, numbers, settings, folder)
     everything = findings.read(folder)
-    metrics = everything[everything["model"].isin(chosen)]
+    metrics = rows_of(everything, model=chosen)
     if numbers is not None:
         metrics = metrics[metrics["seed"].isin(numbers) | metrics["model"].eq(BASELINE)]
-    here = metrics[(metrics["protocol"] == settings.label) & metrics["dataset"].isin(names)]
-    if here[here["model"] != BASELINE].empty:
-        others = ", ".join(f"{name!r}" for name in metrics.loc[metrics["dataset"].isin(names), "protocol"].unique())
+    here = rows_of(metrics, dataset=names)
+    if rows_of(here, protocol=settings.label)["model"].eq(BASELINE).all():
+        others = ", ".join(f"{name!r}" for name in here["protocol"].unique())
         raise UserError(
             f"{findings.place(folder)} holds no run of {', '.join(chosen)} on {', '.join(names)} with the protocol "
             f"{settings.label!r}{f' and seeds {seeds}' if seeds else ''} (there: {others or 'nothing'}); "
@@ -238,7 +238,7 @@ def conclusion(chapter: Chapter, dataset: str) -> str:
     near = f", from which {listing(level)} cannot be told apart by their intervals over seeds" if level else ""
     far = f"; {listing(behind)} {'are' if len(behind) > 1 else 'is'} behind" if behind else ""
     enough = [m for m, run in present.items() if run["coverage_90_ood"].median() >= 0.9]
-    baseline = here.loc[here["model"] == BASELINE, "mse_id"].median()
+    baseline = rows_of(here, model=BASELINE)["mse_id"].median()
     worse = [m for m, run in present.items() if run["mse_id"].median() > baseline]
     return (
         f"- **{literal(dataset)}**: the most accurate mean inside is that of {best}{near}{far}. 90 % intervals hold at "

@@ -45,10 +45,10 @@ def beta_kept(epoch: float) -> float:
 def kept_at(metrics: pd.DataFrame, dataset: str, with_ensemble: bool = False) -> str:
     """Where the median FDN run of a data set is kept, and the median ensemble: what a verdict on them is about."""
     here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
-    fdns, ensembles = here[here["model"].isin(FDN_MODELS)], here[here["model"].isin(ENSEMBLES)]
-    parts = [f"FDNs at β = {beta_kept(fdns['best_epoch'].median()):.3g}"] if len(fdns) else []
+    fdns, ensembles = (rows_of(here, model=models)["best_epoch"] for models in (FDN_MODELS, ENSEMBLES))
+    parts = [f"FDNs at β = {beta_kept(fdns.median()):.3g}"] if len(fdns) else []
     if with_ensemble and len(ensembles):
-        parts.append(f"ensemble at epoch {ensembles['best_epoch'].median():.0f} of {epochs_of(ENSEMBLES[0])}")
+        parts.append(f"ensemble at epoch {ensembles.median():.0f} of {epochs_of(ENSEMBLES[0])}")
     return ", ".join(parts)
 
 
@@ -58,7 +58,7 @@ def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) 
     for dataset in datasets:
         here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
         for model in [m for m in PAPER_MODELS if m in set(here["model"])]:
-            kept = here.loc[here["model"] == model, "best_epoch"]
+            kept = rows_of(here, model=model)["best_epoch"]
             middle, low, high = band(kept)
             cells = [DASH, DASH]
             if model not in WITHOUT_BETA:
@@ -79,8 +79,8 @@ def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) 
 
 def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
     """What the kept epochs say of the FDNs and of the ensembles, in words."""
-    here = metrics[(metrics["protocol"] == PUBLISHED.label) & metrics["dataset"].isin(datasets)]
-    fdns = here[here["model"].isin(FDN_MODELS)]
+    here = rows_of(metrics, protocol=PUBLISHED.label, dataset=datasets)
+    fdns = rows_of(here, model=FDN_MODELS)
     inside = fdns.assign(inside=fdns["best_epoch"] < PUBLISHED.warmup).groupby("dataset")["inside"].mean()
     always = [dataset for dataset in datasets if inside.get(dataset) == 1]
     others = [f"{dataset} ({inside[dataset]:.0%})" for dataset in datasets if inside.get(dataset, 1) < 1]
@@ -105,7 +105,7 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
 
 def inside_words(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
     """For which share of the seeds an FDN is kept inside the warm-up, in words; "" if none was run."""
-    here = metrics[(metrics["protocol"] == PUBLISHED.label) & metrics["model"].isin(FDN_MODELS)]
+    here = rows_of(metrics, protocol=PUBLISHED.label, model=FDN_MODELS)
     here = here.assign(inside=here["best_epoch"] < PUBLISHED.warmup)
     shares = here.groupby(["dataset", "model"])["inside"].mean().unstack("model")
     shares = shares.reindex([dataset for dataset in datasets if dataset in shares.index])
@@ -156,7 +156,7 @@ def _same_seeds(metrics: pd.DataFrame, dataset: str, model: str) -> dict[str, pd
     runs = {n: rows_of(metrics, dataset=dataset, model=model, protocol=p) for n, p in variants(dataset).items()}
     seeds = [set(run["seed"]) for run in runs.values() if len(run)]
     common = set.intersection(*seeds) if len(runs["last epoch"]) else set()
-    return {name: run[run["seed"].isin(common)] for name, run in runs.items()}
+    return {name: rows_of(run, seed=common) for name, run in runs.items()}
 
 
 def last_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:

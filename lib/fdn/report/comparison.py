@@ -47,7 +47,7 @@ def compare(metrics: pd.DataFrame, protocol: str) -> pd.DataFrame:
         metrics: from :func:`with_committed`.
     """
     comparison = published.compare(metrics, protocol)
-    chosen = metrics[metrics["protocol"] == protocol]
+    chosen = published.rows_of(metrics, protocol=protocol)
     where = chosen.drop_duplicates(["dataset", "model"]).set_index(["dataset", "model"])["where"]
     keys = pd.MultiIndex.from_frame(comparison[["dataset", "model"]])
     return comparison.assign(where=where.reindex(keys).fillna(MISSING).to_numpy())
@@ -108,7 +108,7 @@ def uniformity_table(metrics: pd.DataFrame, protocol: str) -> Table:
 
 def misses(comparison: pd.DataFrame) -> pd.DataFrame:
     """The numbers outside the range of the seeds; undefined and missing ones do not count."""
-    return comparison[comparison["verdict"] == published.OUTSIDE]
+    return published.rows_of(comparison, verdict=published.OUTSIDE)
 
 
 def miss_list(comparison: pd.DataFrame) -> str:

@@ -113,7 +113,7 @@ def dataset_results(
     """
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     drawn = [model for model in STOCHASTIC_MODELS if model in models]
-    runs = here[here["model"].isin(drawn)].reset_index(drop=True)
+    runs = published.rows_of(here, model=drawn).reset_index(drop=True)
     try:
         chosen = published.representative_seed(metrics, dataset, protocol)
         why = f"the representative seed, {chosen}, was kept without its points"
@@ -166,7 +166,7 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
     worse if its 5 to 95 % band over seeds lies wholly on that side, else the two are not told apart.
     """
     here = with_mean_errors(published.rows_of(metrics, dataset=dataset, protocol=protocol))
-    baseline, models = here[here["model"] == BASELINE], published.of_stochastic(here)
+    baseline, models = published.rows_of(here, model=BASELINE), published.of_stochastic(here)
     if baseline.empty or not models:
         return f"- {literal(dataset)}: {BASELINE} or all stochastic models are missing; nothing to compare."
     bullets = []

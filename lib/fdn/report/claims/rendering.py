@@ -11,7 +11,7 @@ from fdn import paths
 from fdn.protocol import PUBLISHED
 from fdn.report.checkpoints import inside_words
 from fdn.report.claims.facts import KINDS
-from fdn.report.claims.judging import SHARES, UNTOLD, Finding, by_statement, findings, summary, verdict
+from fdn.report.claims.judging import SHARES, UNTOLD, Finding, by_statement, findings, kind_of, summary, verdict
 from fdn.report.tables import DASH
 from fdn.runs import extras, results
 from fdn.timing import latency
@@ -23,10 +23,6 @@ COLUMNS = "The paper's words", "Kind", "Data set", "Our criterion", "Published t
 
 def _percent(said: str, end: int) -> str:
     return f"{SHARES[said][end]:.0%}"
-
-
-def _kind(finding: Finding) -> str:
-    return finding.kind if finding.said in ("", "always") else f"{finding.kind}, {finding.said}"
 
 
 def page(found: Sequence[Finding], metrics: pd.DataFrame, source: str = COMMITTED) -> str:
@@ -46,7 +42,7 @@ def page(found: Sequence[Finding], metrics: pd.DataFrame, source: str = COMMITTE
             "\n".join(numbers),
             "\n".join(f.checkpoint or DASH for f in group),
         )
-        sections.setdefault(section, []).append((f"“{words}”", _kind(group[0]), *cells, f"**{verdict(group)}**"))
+        sections.setdefault(section, []).append((f"“{words}”", kind_of(group[0]), *cells, f"**{verdict(group)}**"))
     parts = [
         "# What the paper says, and whether it holds",
         f"{summary(found).capitalize()}. The words are the paper's, the criteria ours. Written by `fdn claims` from "
@@ -72,9 +68,7 @@ def page(found: Sequence[Finding], metrics: pd.DataFrame, source: str = COMMITTE
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def write(
-    folder: Path | None = None, metrics: pd.DataFrame | None = None, source: str = COMMITTED
-) -> list[Path]:
+def write(folder: Path | None = None, metrics: pd.DataFrame | None = None, source: str = COMMITTED) -> list[Path]:
     """Write ``claims.csv``, a row per claim and data set, and the page ``README.md``; return their paths.
 
     Args:

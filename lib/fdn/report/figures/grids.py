@@ -21,6 +21,7 @@ from fdn.report.figures.drawing import BAND, fit_scale, in_region, on_log_axes, 
 from fdn.report.figures.one_seed import risk_coverage_axes
 from fdn.report.figures.over_seeds import DELTAS
 from fdn.report.findings import DatasetResults
+from fdn.report.published import rows_of
 
 POINTS = 1000  # of a model in a panel: more make a solid blob
 
@@ -135,7 +136,7 @@ def deltas(studies: Sequence[DatasetResults]) -> Figure:
     """ID to OOD deltas of MSE, Var and CRPS of the representative seed. Source: figure "bars-crps-vertical"."""
     fig, axes = _grid(studies, height=1.9)
     for (ax,), study in zip(axes, studies, strict=True):
-        run = study.runs[study.runs["seed"] == study.seed].set_index("model")
+        run = rows_of(study.runs, seed=study.seed).set_index("model")
         models = [model for model in MODELS if model in run.index]
         for place, (column, alpha) in enumerate(zip(DELTAS, (1, 0.6, 0.3))):
             at = np.arange(len(models)) + 0.27 * (place - 1)

@@ -38,13 +38,13 @@ def delta_bars(study: DatasetResults) -> Figure:
     looks = ({"alpha": 1.0}, {"alpha": 0.35}, {"hatch": "/////", "fill": False})
     fills = dict(zip(DELTAS, looks, strict=True))
     for position, model in enumerate(models):
-        runs = metrics[metrics["model"] == model].set_index("seed")
+        runs = rows_of(metrics, model=model).set_index("seed")
         for offset, delta in zip((-0.27, 0, 0.27), DELTAS, strict=True):
             height, low, high = runs.at[study.seed, delta], runs[delta].min(), runs[delta].max()
             x, colour = position + offset, MODELS[model].style[0]
             ax.bar(x, height, width=0.25, color=colour, edgecolor=colour, **fills[delta])
             ax.vlines(x, low, high, color="black", linewidth=0.8)
-    values = metrics.loc[metrics["model"].isin(models), list(DELTAS)].abs().to_numpy()
+    values = rows_of(metrics, model=models)[list(DELTAS)].abs().to_numpy()
     smallest = np.nanmin(values[values > 0], initial=1.0)
     ax.set_yscale("symlog", linthresh=max(1e-2, 10 ** np.floor(np.log10(smallest))))
     ax.axhline(0, color="black", linewidth=0.7)
@@ -76,7 +76,7 @@ def seeds_scatter(study: DatasetResults, title: str = "") -> Figure:
             runs["var_ood"], runs["mse_ood"], color=colour, marker=marker, s=22, alpha=0.7, linewidths=0,
             label=model,
         )  # fmt: skip
-        chosen = runs[runs["seed"] == study.seed]
+        chosen = rows_of(runs, seed=study.seed)
         ax.scatter(chosen["var_ood"], chosen["mse_ood"], s=60, **ring)
     ax.scatter([], [], label=f"representative seed {study.seed}", **ring)
     ax.set(xscale="log", yscale="log", xlabel="mean Var, OOD", ylabel="mean MSE, OOD")
@@ -182,7 +182,7 @@ def mse_var_seeds(study: DatasetResults) -> Figure:
     MSE cannot lie below the dashed line MSE = Var, which it contains; Bias^2 can. Source: ours.
     """
     fig, axes = panels(_models(study), 2.05, sharex=True, sharey=True)
-    values = study.bands[study.bands["kind"].isin(["bin_var", "bin_mse", "bin_bias2"])]
+    values = rows_of(study.bands, kind=["bin_var", "bin_mse", "bin_bias2"])
     values = values.loc[is_positive(values["middle"]), "middle"]
     if values.empty:
         raise UserError(f"the bins of {study.dataset} hold no positive numbers, which logarithmic axes need")

@@ -23,9 +23,8 @@ def comparison_page(metrics: pd.DataFrame, protocol: str) -> str:
         miss_table(comparison).to_markdown(),
     ]
     for dataset in published.DATASETS:
-        table = number_table(
-            comparison[comparison["dataset"] == dataset], f"numbers_{dataset}", f"Every number of {dataset}"
-        )
+        numbers = published.rows_of(comparison, dataset=dataset)
+        table = number_table(numbers, f"numbers_{dataset}", f"Every number of {dataset}")
         parts += [f"## {dataset}", table.to_markdown()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

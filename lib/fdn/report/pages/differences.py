@@ -35,7 +35,7 @@ def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
             labels = (PUBLISHED.label, difference.protocol.label)
             runs = [rows_of(metrics, dataset=dataset, model=model, protocol=label) for label in labels]
             common = set(runs[0]["seed"]) & set(runs[1]["seed"])
-            runs = [run[run["seed"].isin(common)] for run in runs]
+            runs = [rows_of(run, seed=common) for run in runs]
             effect = {SHOWN[metric]: "\n→ ".join(_spread(run[metric]) for run in runs) for metric in SHOWN}
             rows.append({"Data set": dataset, "Model": model, "Seeds": len(common), **effect})
     return pd.DataFrame(rows)

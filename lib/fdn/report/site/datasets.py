@@ -85,7 +85,7 @@ def _dataset(site: Site, name: str, found: list[claims.Statement], drawn: set[st
         if frame is not None:
             data[kind] = FILES[kind]
             site.csv(frame, f"results/{name}/{FILES[kind]}")
-    counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
+    counts = published.rows_of(runs, model=STOCHASTIC_MODELS).groupby("model")["seed"].nunique()
     fewer = runs.groupby("model")["seed"].nunique()
     fewer = ", ".join(f"{model} {n}" for model, n in fewer.items() if n < counts.max())
     medians = f"Medians over {counts.max()} seeds on {name}, inside (ID) and outside (OOD) the training band"
@@ -133,7 +133,7 @@ def _points(site: Site, dataset: str, runs: pd.DataFrame) -> pd.DataFrame | None
         except UserError:  # the models that decide are not there, and there are no such figures
             return None
         frames = []
-        for model in runs.loc[(runs["seed"] == seed) & runs["model"].isin(STOCHASTIC_MODELS), "model"]:
+        for model in published.rows_of(runs, seed=seed, model=STOCHASTIC_MODELS)["model"]:
             cell = (site.results, dataset, model, PROTOCOL, seed)
             if results.has_points(*cell):
                 frames.append(results.load_points(*cell).assign(model=model, seed=seed).round(6))
