@@ -279,9 +279,9 @@ def load_reasons(path: Path = REASONS) -> pd.DataFrame:
     return table
 
 
-def with_reasons(comparison: pd.DataFrame, reasons: pd.DataFrame) -> pd.DataFrame:
-    """The comparison with a column reason: the one given for a number outside, "" elsewhere."""
-    given = reasons.set_index(_KEY)["reason"]
+def with_reasons(comparison: pd.DataFrame, reasons: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The comparison with a column reason: that of :func:`load_reasons` for a number outside, "" elsewhere."""
+    given = (load_reasons() if reasons is None else reasons).set_index(_KEY)["reason"]
     keys = pd.MultiIndex.from_frame(comparison[_KEY])
     reason = given.reindex(keys).fillna("").to_numpy()
     return comparison.assign(reason=np.where(comparison["verdict"] == OUTSIDE, reason, ""))

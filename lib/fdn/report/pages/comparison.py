@@ -31,7 +31,7 @@ def comparison_page(metrics: pd.DataFrame, protocol: str) -> str:
 
 def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str) -> list[Path]:
     """Write ``compare.csv``, a row per published number, and the page ``compare.md``; return their paths."""
-    comparison = published.with_reasons(published.compare(metrics, protocol), published.load_reasons())
+    comparison = published.with_reasons(published.compare(metrics, protocol))
     if "where" in metrics:
         comparison["where"] = compare(metrics, protocol)["where"]
     table = folder / "compare.csv"

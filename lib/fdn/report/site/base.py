@@ -46,7 +46,7 @@ class Site:
         metrics = results.load_metrics(folder)
         console.check_protocol(metrics, PROTOCOL, folder)
         everything = extras.read(folder)
-        comparison = published.with_reasons(published.compare(everything, PROTOCOL), published.load_reasons())
+        comparison = published.with_reasons(published.compare(everything, PROTOCOL))
         first = published.compare(metrics, PROTOCOL)
         return cls(folder, source, published.rows_of(everything, protocol=PROTOCOL), comparison, first)
 

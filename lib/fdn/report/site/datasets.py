@@ -85,17 +85,17 @@ def _dataset(site: Site, name: str, found: list[claims.Statement], drawn: set[st
         if frame is not None:
             data[kind] = FILES[kind]
             site.csv(frame, f"results/{name}/{FILES[kind]}")
-    counts = published.rows_of(runs, model=STOCHASTIC_MODELS).groupby("model")["seed"].nunique()
-    fewer = runs.groupby("model")["seed"].nunique()
-    fewer = ", ".join(f"{model} {n}" for model, n in fewer.items() if n < counts.max())
-    medians = f"Medians over {counts.max()} seeds on {name}, inside (ID) and outside (OOD) the training band"
+    counts = runs.groupby("model")["seed"].nunique()
+    n_seeds = counts[counts.index.isin(STOCHASTIC_MODELS)].max()
+    fewer = ", ".join(f"{model} {n}" for model, n in counts.items() if n < n_seeds)
+    medians = f"Medians over {n_seeds} seeds on {name}, inside (ID) and outside (OOD) the training band"
     site.render(
         f"results/{name}.md", "results/dataset.md", name=name, toy=name in TOY, task=TASKS[name], split=_split(name),
-        runs=seed_ranges(runs["seed"].unique()), n_seeds=counts.max(),
+        runs=seed_ranges(runs["seed"].unique()), n_seeds=n_seeds,
         row=published.score(numbers).to_dict("records")[-1], judged=claims.about(found, name),
         outside=misses(numbers).to_dict("records"),
         numbers=number_table(
-            f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds", numbers, ["model", "metric"]
+            f"numbers-{name}", f"Published numbers of {name} beside {n_seeds} seeds", numbers, ["model", "metric"]
         ),
         regions=markup.sortable_table(
             f"regions-{name}", f"{medians} (fewer seeds: {fewer})" if fewer else medians, *region_rows(runs)
