@@ -185,7 +185,7 @@ show(*(findings.against_training_mean(metrics, name, label) for name in names))
 # (LP), variances like $x^6$ and $x^8$.
 
 # %%
-draw(lambda study: figures.mse_against_var(study.points, study.title))
+draw(figures.mse_against_var)
 
 # %%
 show(*map(chapter.of_scatter, studies))
@@ -242,7 +242,7 @@ show(*map(chapter.of_intervals, studies))
 # large its errors are. The height of a curve shows the second, its shape the first.
 
 # %%
-draw(lambda study: figures.risk_coverage(study.points, study.title))
+draw(figures.risk_coverage)
 
 # %%
 show(*map(chapter.of_risk, studies))

@@ -168,7 +168,7 @@ show(*(findings.against_training_mean(metrics, name, label) for name in names))
 # > smoothly OOD, with strong Spearman correlation. — *Section 4.5*
 
 # %%
-draw(lambda study: figures.mse_against_var(study.points, study.title))
+draw(figures.mse_against_var)
 
 # %%
 show(*map(chapter.of_scatter, studies))
@@ -212,7 +212,7 @@ show(*map(chapter.of_intervals, studies))
 # > 4.5*
 
 # %%
-draw(lambda study: figures.risk_coverage(study.points, study.title))
+draw(figures.risk_coverage)
 
 # %%
 show(*map(chapter.of_risk, studies))
@@ -230,7 +230,7 @@ show(*map(chapter.of_risk, studies))
 # small linear part around zero.
 
 # %%
-draw(lambda study: figures.delta_bars(study.runs, study.seed, f"Whiskers: all seeds; bars: {study.title}"))
+draw(figures.delta_bars)
 
 # %%
 show(*map(chapter.of_deltas, studies))
@@ -243,7 +243,7 @@ show(*map(chapter.of_deltas, studies))
 # > Appendix F*
 
 # %%
-draw(lambda study: figures.seeds_scatter(study.runs, study.seed, f"{study.dataset}, all seeds\n{study.places}"))
+draw(lambda study: figures.seeds_scatter(study, f"{study.dataset}, all seeds\n{study.places}"))
 
 # %% [markdown]
 # A seed's MSE contains its Var. Where Var is most of it, seeds lie along a line whatever they are, so that a seed close

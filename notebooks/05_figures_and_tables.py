@@ -27,6 +27,8 @@
 # %%
 # %matplotlib inline
 # %config InlineBackend.print_figure_kwargs = {"bbox_inches": None, "dpi": 110}
+from dataclasses import replace
+
 from IPython.display import Markdown, display
 
 from fdn import data
@@ -146,7 +148,8 @@ display(figures.layer_diagram())
 studies = [findings.dataset_results(folder, everything, name, protocol) for name in names]
 print(*(study.remark for study in studies), sep="\n")
 studies = [study for study in studies if study.points]
-toy = [study for study in studies if study.dataset in data.TOY]
+truths = {name: experiment.load_dataset(name, settings).true_function for name in data.TOY}
+toy = [replace(study, true_function=truths[study.dataset]) for study in studies if study.dataset in truths]
 real = [study for study in studies if study.dataset not in data.TOY]
 kinds = [group for group in (toy, real) if group]
 
@@ -184,8 +187,7 @@ if real:
 
 # %%
 for group in kinds:
-    loaded = [experiment.load_dataset(study.dataset, settings) if study in toy else None for study in group]
-    display(grids.means(group, [task and task.true_function for task in loaded]))
+    display(grids.means(group))
 
 # %% [markdown]
 # ## 5.11 Risk and coverage
@@ -204,4 +206,4 @@ for group in kinds:
 # %%
 for study in studies:
     if study.dataset == "airfoil":
-        display(figures.seeds_scatter(study.runs, study.seed, f"{study.dataset}, all seeds\n{study.places}"))
+        display(figures.seeds_scatter(study, f"{study.dataset}, all seeds\n{study.places}"))

@@ -35,7 +35,7 @@ KINDS = [
     "notebooks/01_method.html", "notebooks/02_protocol.html", "notebooks/05_figures_and_tables.html", "provenance.html",
 ]  # fmt: skip
 METRICS = extras.with_extras()
-COMPARISON = published.with_reasons(published.compare(METRICS), published.load_reasons())
+COMPARISON = published.with_reasons(published.compare(METRICS))
 DESK, PHONE, PAPER = 1280, 390, 688  # pixels; the last is A4 less its margins
 STATISTICS = ("published", "median", "q05", "q95", "min", "max")
 

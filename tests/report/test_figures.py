@@ -81,10 +81,18 @@ def curves() -> pd.DataFrame:
 def all_kinds(points, runs, curves) -> dict[str, Figure]:
     real = figures.DatasetResults("energy", "published", runs, 2, points, bands=curves)
     made = {kind: figure.draw(real) for kind, figure in figures.FIGURES.items()}
-    made |= {"means_of_function": figures.means_of_function(points, np.sign, "title"), "layer": figures.layer_diagram()}
+    made |= {
+        "means_of_function": figures.means_of_function(study_of(points, true_function=np.sign)),
+        "layer": figures.layer_diagram(),
+    }
     for fig in made.values():
         fig.draw_without_rendering()
     return made
+
+
+def study_of(points, runs: pd.DataFrame | None = None, seed: int = 2, true_function=None) -> figures.DatasetResults:
+    runs = pd.DataFrame({"model": [], "seed": []}) if runs is None else runs
+    return figures.DatasetResults("energy", "published", runs, seed, points, true_function=true_function)
 
 
 def legend_of(fig: Figure, ax_index: int | None = None) -> dict[str, str]:
@@ -97,7 +105,7 @@ def scatters(ax) -> list[np.ndarray]:
 
 
 def test_mse_against_var_shows_the_points_of_each_region_and_their_rho(points):
-    fig = figures.mse_against_var(points)
+    fig = figures.mse_against_var(study_of(points))
     grid = np.array(fig.axes).reshape(2, len(points))
     for row, region in zip(grid, ("ID", "OOD"), strict=True):
         for ax, frame in zip(row, points.values(), strict=True):
@@ -116,14 +124,14 @@ def test_mse_against_var_shows_the_points_of_each_region_and_their_rho(points):
 
 def test_crowded_panels_show_the_density_of_the_same_points(points):
     crowd = pd.concat([points["BayesNet"]] * 20)
-    fig = figures.mse_against_var({"BayesNet": crowd})
+    fig = figures.mse_against_var(study_of({"BayesNet": crowd}))
     for ax, region in zip(fig.axes, ("ID", "OOD"), strict=True):
         (density,) = [c for c in ax.collections if isinstance(c, PolyCollection)]
         assert density.get_array().sum() == (crowd["region"] == region).sum() and not scatters(ax)
 
 
 def test_the_fit_is_a_straight_line_on_linear_axes_through_all_points(points):
-    fig = figures.mse_against_var_fit(points)
+    fig = figures.mse_against_var_fit(study_of(points))
     for ax, (model, frame) in zip(fig.axes, points.items(), strict=True):
         a, b = metrics.linear_fit(frame["var"], frame["mse"])
         np.testing.assert_array_equal(scatters(ax)[0], frame[["var", "mse"]].to_numpy())
@@ -138,32 +146,33 @@ def test_the_fit_is_a_straight_line_on_linear_axes_through_all_points(points):
 def test_constant_variance_and_zeros_are_left_out_and_said_so(points):
     bayes = points["BayesNet"]
     few_zeros = bayes.assign(var=bayes["var"].where(bayes["z"] < 9.65, 0.0))  # the last 4 points
-    fig = figures.mse_against_var({
-        "MLPNet": points["LP-FDNet"].assign(var=1e-6), "BayesNet": few_zeros, "LP-FDNet": points["LP-FDNet"]
-    })  # fmt: skip
+    constant = points["LP-FDNet"].assign(var=1e-6)
+    shown = {"MLPNet": constant, "BayesNet": few_zeros, "LP-FDNet": points["LP-FDNet"]}
+    fig = figures.mse_against_var(study_of(shown))
     assert [len(scatters(ax)[0]) for ax in fig.axes[2:]] == [176, 180]
     assert fig.axes[0].get_title() == "BayesNet" and "omitted: MLPNet" in fig._supxlabel.get_text()
     assert fig.axes[2].texts[0].get_text().endswith("(4 omitted)")
     assert "omitted" not in fig.axes[0].texts[0].get_text()
     with pytest.raises(ValueError, match="MLPNet are constant: expected a stochastic model"):
-        figures.calibration({"MLPNet": points["LP-FDNet"].assign(var=1e-6)})
+        figures.calibration(study_of({"MLPNet": constant}))
 
 
 def test_undefined_rho_is_a_dash(points):
     frame = points["BayesNet"]
     constant_inside = frame.assign(var=frame["var"].where(frame["region"] == "OOD", 1.0))
-    assert figures.mse_against_var({"BayesNet": constant_inside}).axes[0].texts[0].get_text().startswith("ρ = —")
+    fig = figures.mse_against_var(study_of({"BayesNet": constant_inside}))
+    assert fig.axes[0].texts[0].get_text().startswith("ρ = —")
 
 
 def test_infinite_points_do_not_break_the_axes(points):
     frame = points["LP-FDNet"].copy()
     frame.loc[3, ["var", "mse"]] = np.inf
-    fig = figures.mse_against_var({"LP-FDNet": frame})
+    fig = figures.mse_against_var(study_of({"LP-FDNet": frame}))
     assert np.isfinite(fig.axes[0].get_xlim()).all()
 
 
 def test_risk_coverage_and_calibration_are_the_curves_of_the_metrics(points):
-    risk, calibration = figures.risk_coverage(points), figures.calibration(points)
+    risk, calibration = figures.risk_coverage(study_of(points)), figures.calibration(study_of(points))
     for index, (model, frame) in enumerate(points.items()):
         line = risk.axes[0].lines[index]
         np.testing.assert_array_equal(line.get_xydata().T, metrics.risk_coverage(frame["var"], frame["mse"]))
@@ -221,9 +230,7 @@ def test_twins_show_medians_and_bands_over_seeds(all_kinds, curves):
 
 
 def test_the_spread_is_two_standard_deviations_of_the_draws(points, runs):
-    ax = figures.uncertainty(
-        figures.DatasetResults("step", "published", runs, 2, {"LP-FDNet": points["LP-FDNet"]})
-    ).axes[0]
+    ax = figures.uncertainty(study_of({"LP-FDNet": points["LP-FDNet"]}, runs)).axes[0]
     frame = points["LP-FDNet"]
     ends = np.array([segment[:, 1] for segment in ax.collections[0].get_segments()])  # (points, 2)
     np.testing.assert_allclose(ends.mean(axis=1), frame["mean"])
@@ -238,7 +245,7 @@ def test_titles_say_how_extreme_each_model_is_at_the_seed_shown(all_kinds, runs)
 
 
 def test_delta_bars_are_one_seed_and_whiskers_all_seeds(runs):
-    ax = figures.delta_bars(runs, 2).axes[0]
+    ax = figures.delta_bars(study_of({}, runs)).axes[0]
     heights = np.array([bar.get_height() for bar in ax.patches[:18]]).reshape(6, 3)
     columns = ["delta_mse", "delta_var", "delta_crps"]
     expected = runs[runs["seed"] == 2].set_index("model").loc[list(STOCHASTIC_MODELS), columns]
@@ -253,7 +260,7 @@ def test_delta_bars_are_one_seed_and_whiskers_all_seeds(runs):
 
 def test_means_of_function(points):
     shuffled = {model: frame.sample(frac=1, random_state=0) for model, frame in points.items()}
-    whole, inside = figures.means_of_function(shuffled, np.sign).axes
+    whole, inside = figures.means_of_function(study_of(shuffled, true_function=np.sign)).axes
     for line, frame in zip(whole.lines, points.values(), strict=False):
         np.testing.assert_array_equal(line.get_xydata(), frame[["z", "mean"]])
     truth = whole.lines[len(points)]
@@ -266,7 +273,7 @@ def test_means_of_function(points):
 
 
 def test_means_of_data_show_means_and_targets_of_each_model(points):
-    fig = figures.means_of_data(points)
+    fig = figures.means_of_data(study_of(points))
     assert len(fig.axes) == len(points)
     for ax, (model, frame) in zip(fig.axes, points.items(), strict=True):
         (means,) = scatters(ax)
@@ -274,21 +281,22 @@ def test_means_of_data_show_means_and_targets_of_each_model(points):
         np.testing.assert_array_equal(ax.lines[0].get_xydata(), frame[["z", "y"]])  # a function of z here
         assert ax.get_title() == model
     twice = pd.concat([points["LP-FDNet"]] * 2)
-    ax = figures.means_of_data({"LP-FDNet": twice}).axes[0]
+    ax = figures.means_of_data(study_of({"LP-FDNet": twice})).axes[0]
     targets, means = (c for c in ax.collections if isinstance(c, PathCollection))
     np.testing.assert_array_equal(targets.get_offsets(), twice[["z", "y"]])
     assert targets.get_zorder() < means.get_zorder()  # the targets do not hide the means
-    assert len(figures.means_of_data(dict(list(points.items())[:4])).axes) == 4  # no empty panels
+    four = dict(list(points.items())[:4])
+    assert len(figures.means_of_data(study_of(four)).axes) == 4  # no empty panels
 
 
 @pytest.mark.parametrize(("factor", "scale"), [(5.0, "linear"), (1000.0, "symlog")])
 def test_means_far_beyond_the_targets_get_a_logarithmic_axis(points, factor: float, scale: str):
     frame = points["LP-FDNet"].assign(mean=lambda f: factor * f["y"])
-    assert figures.means_of_data({"LP-FDNet": frame}).axes[0].get_yscale() == scale
+    assert figures.means_of_data(study_of({"LP-FDNet": frame})).axes[0].get_yscale() == scale
 
 
 def test_seeds_scatter_rings_the_representative_seed(runs):
-    fig = figures.seeds_scatter(runs, 2)
+    fig = figures.seeds_scatter(study_of({}, runs))
     shown = scatters(fig.axes[0])
     for index, model in enumerate(STOCHASTIC_MODELS):
         mine = runs[runs["model"] == model]
@@ -377,8 +385,8 @@ def test_boxes_of_the_diagram_hold_their_texts(all_kinds):
 
 
 def test_saved_files_are_small_undated_and_the_same_each_time(tmp_path, points):
-    first = figures.save(figures.mse_against_var_fit(points, "t"), tmp_path / "a" / "scatter.of")
-    again = figures.mse_against_var_fit(points, "t")
+    first = figures.save(figures.mse_against_var_fit(study_of(points)), tmp_path / "a" / "scatter.of")
+    again = figures.mse_against_var_fit(study_of(points))
     figures.save(again, tmp_path / "b")
     second = figures.save(again, tmp_path / "c")  # a figure that was drawn before
     assert [path.name for path in first] == ["scatter.of.pdf", "scatter.of.png"]
@@ -427,10 +435,7 @@ def test_write_figures_writes_what_it_can_and_tells_what_it_cannot(tmp_path, poi
 POINT_FIGURES = {
     "mse_var": figures.mse_against_var, "mse_var_fit": figures.mse_against_var_fit,
     "risk_coverage": figures.risk_coverage, "calibration": figures.calibration, "means": figures.means_of_data,
-    "means of function": lambda points: figures.means_of_function(points, np.sign),
-    "means and spread": lambda points: figures.uncertainty(
-        figures.DatasetResults("step", "published", pd.DataFrame({"model": [], "seed": []}), 0, points)
-    ),
+    "means of function": figures.means_of_function, "means and spread": figures.uncertainty,
 }  # fmt: skip
 NOTHING_TO_DRAW = re.compile("(are constant|are no positive numbers|are no numbers)")
 
@@ -440,12 +445,13 @@ NOTHING_TO_DRAW = re.compile("(are constant|are no positive numbers|are no numbe
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 1e300, 1e49, 5e-324])
 def test_numbers_that_no_axis_shows_are_left_out_or_said(points, kind, value):
     """Of one model, with which the others are drawn, and of the only one; without a warning."""
+    draw = lambda points: POINT_FIGURES[kind](study_of(points, true_function=np.sign))
     columns = ["z", "mean", "y"] if kind.startswith("means") else ["var", "mse"]
     few = {model: points[model][80:120] for model in ("BayesNet", "LP-FDNet")}
     bad = few["LP-FDNet"].assign(**dict.fromkeys(columns, value))
-    assert isinstance(POINT_FIGURES[kind](few | {"LP-FDNet": bad}), Figure)
+    assert isinstance(draw(few | {"LP-FDNet": bad}), Figure)
     try:
-        assert isinstance(POINT_FIGURES[kind]({"LP-FDNet": bad.assign(var=bad["var"] * np.arange(len(bad)))}), Figure)
+        assert isinstance(draw({"LP-FDNet": bad.assign(var=bad["var"] * np.arange(len(bad)))}), Figure)
     except UserError as error:
         assert NOTHING_TO_DRAW.search(str(error)), error
 
@@ -456,7 +462,7 @@ def test_regions_and_test_sets_without_points_are_drawn_or_said(points, kind):
     frame = points["LP-FDNet"]
     for part in (frame[frame["region"] == "ID"], frame[frame["region"] == "OOD"], frame[:0], frame[100:101]):
         try:
-            assert isinstance(POINT_FIGURES[kind]({"LP-FDNet": part}), Figure)
+            assert isinstance(POINT_FIGURES[kind](study_of({"LP-FDNet": part}, true_function=np.sign)), Figure)
         except UserError as error:
             assert NOTHING_TO_DRAW.search(str(error)), error
 
@@ -472,11 +478,11 @@ def test_runs_without_numbers_are_left_out_or_said(runs, value):
             frame = runs.copy()
             frame.loc[changed, columns] = value
             try:
-                assert isinstance(draw(frame, 2), Figure)
+                assert isinstance(draw(study_of({}, frame)), Figure)
             except UserError as error:
                 assert re.search("are no numbers|no seed has a positive", str(error)), error
     with pytest.raises(UserError, match="differences between OOD and ID of seed 9"):
-        figures.delta_bars(runs, 9)
+        figures.delta_bars(study_of({}, runs, seed=9))
 
 
 def test_one_draw_gives_the_figures_that_need_no_variance_and_names_the_others(tmp_path, points, runs, monkeypatch):
@@ -523,7 +529,7 @@ def test_names_of_any_script_and_sign_stand_as_they_are_or_as_codes(name, monkey
 @pytest.mark.filterwarnings("error")
 def test_names_are_drawn_without_a_warning(runs, monkeypatch):
     monkeypatch.setattr(typesetting, "_other_fonts", list)
-    fig = figures.seeds_scatter(runs, 2, " ".join(NAMES))
+    fig = figures.seeds_scatter(study_of({}, runs), " ".join(NAMES))
     FigureCanvasAgg(fig).draw()
 
 

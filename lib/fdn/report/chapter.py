@@ -74,11 +74,9 @@ class Chapter:
 
     def base(self) -> str:
         """Which runs these are, in a sentence, and which are not there."""
-        here = rows_of(self.metrics, protocol=self.label)
-        counts = []
-        for name in self.names:
-            runs = here[(here["dataset"] == name) & here["model"].isin(STOCHASTIC_MODELS)]
-            counts.append(f"{literal(name)} {seed_ranges(runs['seed']) if len(runs) else 'none'}")
+        here = rows_of(self.metrics, protocol=self.label, model=STOCHASTIC_MODELS)
+        seeds = {name: seed_ranges(rows_of(here, dataset=name)["seed"]) for name in self.names}
+        counts = [f"{literal(name)} {numbers or 'none'}" for name, numbers in seeds.items()]
         words = f"From {findings.place(self.folder)}, protocol `{self.label}`. Seeds: {', '.join(counts)}."
         if self.absent:
             words += " Not there (`-p recompute True` trains them): " + "; ".join(self.absent) + "."
@@ -102,12 +100,12 @@ def open_chapter(
     if recompute:
         experiment.run(names, chosen, numbers, settings, folder)
     everything = findings.read(folder)
-    metrics = everything[everything["model"].isin(chosen)]
+    metrics = rows_of(everything, model=chosen)
     if numbers is not None:
         metrics = metrics[metrics["seed"].isin(numbers) | metrics["model"].eq(BASELINE)]
-    here = metrics[(metrics["protocol"] == settings.label) & metrics["dataset"].isin(names)]
-    if here[here["model"] != BASELINE].empty:
-        others = ", ".join(f"{name!r}" for name in metrics.loc[metrics["dataset"].isin(names), "protocol"].unique())
+    here = rows_of(metrics, dataset=names)
+    if rows_of(here, protocol=settings.label)["model"].eq(BASELINE).all():
+        others = ", ".join(f"{name!r}" for name in here["protocol"].unique())
         raise UserError(
             f"{findings.place(folder)} holds no run of {', '.join(chosen)} on {', '.join(names)} with the protocol "
             f"{settings.label!r}{f' and seeds {seeds}' if seeds else ''} (there: {others or 'nothing'}); "
@@ -163,16 +161,15 @@ def of_bias(study: DatasetResults) -> str:
 
 def of_intervals(study: DatasetResults) -> str:
     """Whose 90 % intervals hold about 90 % of the targets, whose more, whose less: medians over seeds."""
-    medians = study.runs.groupby("model")[["coverage_90_id", "coverage_90_ood"]].median()
-    medians = medians.reindex([m for m in STOCHASTIC_MODELS if m in medians.index])
     parts = []
     for column, words in (("coverage_90_id", "inside"), ("coverage_90_ood", "outside")):
-        said = {model: f"{model} ({share:.0%})" for model, share in medians[column].items()}
-        kinds = {"too many": medians[column] > 0.95, "too few": medians[column] < 0.85}
-        groups = [f"{kind} for {listing([said[m] for m in medians.index[rows]])}" for kind, rows in kinds.items()
-                  if rows.any()]  # fmt: skip
-        right = [said[m] for m in medians.index[~(kinds["too many"] | kinds["too few"])]]
-        parts.append(f"{words}, about right for {listing(right) or 'none'}; {'; '.join(groups)}".removesuffix("; "))
+        kinds: dict[str, list[str]] = {"about right": [], "too many": [], "too few": []}
+        for model, run in published.of_stochastic(study.runs).items():
+            share = run[column].median()
+            kind = "too many" if share > 0.95 else "too few" if share < 0.85 else "about right"
+            kinds[kind].append(f"{model} ({share:.0%})")
+        others = [f"; {kind} for {listing(kinds[kind])}" for kind in ("too many", "too few") if kinds[kind]]
+        parts.append(f"{words}, about right for {listing(kinds['about right']) or 'none'}{''.join(others)}")
     return f"- **{literal(study.dataset)}**, targets in the 90 % intervals: {'. And '.join(parts)}."
 
 
@@ -238,15 +235,16 @@ def conclusion(chapter: Chapter, dataset: str) -> str:
     best = min(errors, key=lambda m: errors[m][0])
     level = [m for m in present if m != best and errors[m][1] <= errors[best][2]]
     behind = [m for m in FDN_MODELS if m in present and m != best and m not in level]
-    words = f"- **{literal(dataset)}**: the most accurate mean inside is that of {best}"
-    words += f", from which {listing(level)} cannot be told apart by their intervals over seeds" if level else ""
-    words += f"; {listing(behind)} {'are' if len(behind) > 1 else 'is'} behind. " if behind else ". "
-    covered = here.groupby("model")["coverage_90_ood"].median().reindex(list(present))
-    enough = [m for m in present if covered[m] >= 0.9]
-    words += f"90 % intervals hold at least 90 % of the targets outside for {listing(enough) or 'none'}. "
-    baseline = here.loc[here["model"] == BASELINE, "mse_id"].median()
+    near = f", from which {listing(level)} cannot be told apart by their intervals over seeds" if level else ""
+    far = f"; {listing(behind)} {'are' if len(behind) > 1 else 'is'} behind" if behind else ""
+    enough = [m for m, run in present.items() if run["coverage_90_ood"].median() >= 0.9]
+    baseline = rows_of(here, model=BASELINE)["mse_id"].median()
     worse = [m for m, run in present.items() if run["mse_id"].median() > baseline]
-    return words + f"Worse than the training mean inside, draw by draw: {listing(worse) or 'none'}."
+    return (
+        f"- **{literal(dataset)}**: the most accurate mean inside is that of {best}{near}{far}. 90 % intervals hold at "
+        f"least 90 % of the targets outside for {listing(enough) or 'none'}. Worse than the training mean inside, draw "
+        f"by draw: {listing(worse) or 'none'}."
+    )
 
 
 def verdicts(chapter: Chapter, words: str) -> list[str]:

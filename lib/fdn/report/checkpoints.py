@@ -14,9 +14,9 @@ import pandas as pd
 from fdn.data import PAPER_DATASETS
 from fdn.models import ENSEMBLES, FDN_MODELS, PAPER_MODELS
 from fdn.protocol import PUBLISHED
-from fdn.report.findings import PROTOCOL_COLUMNS, listing
+from fdn.report.findings import PROTOCOL_COLUMNS, listing, median_cells
 from fdn.report.published import rows_of
-from fdn.report.tables import DASH, band, band_text, corrected_mean_error, plain_number
+from fdn.report.tables import DASH, band, band_text, plain_number
 from fdn.runs import extras
 from fdn.training.objectives import beta_at
 from fdn.typesetting import Table, literal
@@ -45,10 +45,10 @@ def beta_kept(epoch: float) -> float:
 def kept_at(metrics: pd.DataFrame, dataset: str, with_ensemble: bool = False) -> str:
     """Where the median FDN run of a data set is kept, and the median ensemble: what a verdict on them is about."""
     here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
-    fdns, ensembles = here[here["model"].isin(FDN_MODELS)], here[here["model"].isin(ENSEMBLES)]
-    parts = [f"FDNs at β = {beta_kept(fdns['best_epoch'].median()):.3g}"] if len(fdns) else []
+    fdns, ensembles = (rows_of(here, model=models)["best_epoch"] for models in (FDN_MODELS, ENSEMBLES))
+    parts = [f"FDNs at β = {beta_kept(fdns.median()):.3g}"] if len(fdns) else []
     if with_ensemble and len(ensembles):
-        parts.append(f"ensemble at epoch {ensembles['best_epoch'].median():.0f} of {epochs_of(ENSEMBLES[0])}")
+        parts.append(f"ensemble at epoch {ensembles.median():.0f} of {epochs_of(ENSEMBLES[0])}")
     return ", ".join(parts)
 
 
@@ -58,7 +58,7 @@ def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) 
     for dataset in datasets:
         here = rows_of(metrics, dataset=dataset, protocol=PUBLISHED.label)
         for model in [m for m in PAPER_MODELS if m in set(here["model"])]:
-            kept = here.loc[here["model"] == model, "best_epoch"]
+            kept = rows_of(here, model=model)["best_epoch"]
             middle, low, high = band(kept)
             cells = [DASH, DASH]
             if model not in WITHOUT_BETA:
@@ -79,17 +79,17 @@ def kept_table(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) 
 
 def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
     """What the kept epochs say of the FDNs and of the ensembles, in words."""
-    here = metrics[(metrics["protocol"] == PUBLISHED.label) & metrics["dataset"].isin(datasets)]
-    fdns = here[here["model"].isin(FDN_MODELS)]
+    here = rows_of(metrics, protocol=PUBLISHED.label, dataset=datasets)
+    fdns = rows_of(here, model=FDN_MODELS)
     inside = fdns.assign(inside=fdns["best_epoch"] < PUBLISHED.warmup).groupby("dataset")["inside"].mean()
     always = [dataset for dataset in datasets if inside.get(dataset) == 1]
     others = [f"{dataset} ({inside[dataset]:.0%})" for dataset in datasets if inside.get(dataset, 1) < 1]
     medians = fdns.groupby("dataset")["best_epoch"].median()
     betas = [f"{beta_kept(medians[dataset]):.3g} on {dataset}" for dataset in datasets if dataset in medians]
-    words = f"The paper's objective has β = 1. In the median kept FDN β is {listing(betas)}. "
+    said = [f"The paper's objective has β = 1. In the median kept FDN β is {listing(betas)}."]
     if always:
-        words += f"Every kept FDN lies inside the warm-up on {listing(always)}"
-        words += f"; fewer do on {listing(others)}. " if others else ". "
+        fewer = f"; fewer do on {listing(others)}" if others else ""
+        said.append(f"Every kept FDN lies inside the warm-up on {listing(always)}{fewer}.")
     early = []
     for dataset in datasets:
         kept = rows_of(here, dataset=dataset, model="DeepEnsembleNet")["best_epoch"]
@@ -98,14 +98,14 @@ def kept_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASET
             spread = f"epoch {kept.min()} in all" if one else f"epoch {kept.median():.0f} in the median of"
             early.append(f"{dataset} ({spread} {len(kept)} seeds)")
     if early:
-        words += f"The ensemble keeps barely trained members on {listing(early)}; they could train for "
-        words += f"{epochs_of('DeepEnsembleNet')} epochs."
-    return words.strip()
+        most = f"they could train for {epochs_of('DeepEnsembleNet')} epochs"
+        said.append(f"The ensemble keeps barely trained members on {listing(early)}; {most}.")
+    return " ".join(said)
 
 
 def inside_words(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:
     """For which share of the seeds an FDN is kept inside the warm-up, in words; "" if none was run."""
-    here = metrics[(metrics["protocol"] == PUBLISHED.label) & metrics["model"].isin(FDN_MODELS)]
+    here = rows_of(metrics, protocol=PUBLISHED.label, model=FDN_MODELS)
     here = here.assign(inside=here["best_epoch"] < PUBLISHED.warmup)
     shares = here.groupby(["dataset", "model"])["inside"].mean().unstack("model")
     shares = shares.reindex([dataset for dataset in datasets if dataset in shares.index])
@@ -138,9 +138,7 @@ def last_table(metrics: pd.DataFrame, dataset: str) -> Table:
     for model in PAPER_MODELS:
         for name, run in _same_seeds(metrics, dataset, model).items():
             if len(run):
-                medians = run.assign(mean_id=corrected_mean_error(run, "id"))[list(LAST_COLUMNS)].median()
-                cells = [plain_number(value) for value in medians[:-1]] + [f"{medians['best_epoch']:.0f}"]
-                rows.append((model, name, str(len(run)), *cells))
+                rows.append((model, name, str(len(run)), *median_cells(run, LAST_COLUMNS)))
     held = extras.KEPT_EPOCHS.get(dataset)
     return Table(
         name=f"last_epoch_{dataset}",
@@ -158,7 +156,7 @@ def _same_seeds(metrics: pd.DataFrame, dataset: str, model: str) -> dict[str, pd
     runs = {n: rows_of(metrics, dataset=dataset, model=model, protocol=p) for n, p in variants(dataset).items()}
     seeds = [set(run["seed"]) for run in runs.values() if len(run)]
     common = set.intersection(*seeds) if len(runs["last epoch"]) else set()
-    return {name: run[run["seed"].isin(common)] for name, run in runs.items()}
+    return {name: rows_of(run, seed=common) for name, run in runs.items()}
 
 
 def last_sentence(metrics: pd.DataFrame, datasets: Sequence[str] = PAPER_DATASETS) -> str:

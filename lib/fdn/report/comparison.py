@@ -47,7 +47,7 @@ def compare(metrics: pd.DataFrame, protocol: str) -> pd.DataFrame:
         metrics: from :func:`with_committed`.
     """
     comparison = published.compare(metrics, protocol)
-    chosen = metrics[metrics["protocol"] == protocol]
+    chosen = published.rows_of(metrics, protocol=protocol)
     where = chosen.drop_duplicates(["dataset", "model"]).set_index(["dataset", "model"])["where"]
     keys = pd.MultiIndex.from_frame(comparison[["dataset", "model"]])
     return comparison.assign(where=where.reindex(keys).fillna(MISSING).to_numpy())
@@ -108,12 +108,12 @@ def uniformity_table(metrics: pd.DataFrame, protocol: str) -> Table:
 
 def misses(comparison: pd.DataFrame) -> pd.DataFrame:
     """The numbers outside the range of the seeds; undefined and missing ones do not count."""
-    return comparison[comparison["verdict"] == published.OUTSIDE]
+    return published.rows_of(comparison, verdict=published.OUTSIDE)
 
 
 def miss_list(comparison: pd.DataFrame) -> str:
     """The numbers outside the seeds' range, a Markdown line for each run, with the first sentence of the reason."""
-    explained = published.with_reasons(misses(comparison), published.load_reasons())
+    explained = published.with_reasons(misses(comparison))
     if explained.empty:
         return "Every compared number lies inside the range of the seeds."
     lines = []
@@ -126,7 +126,7 @@ def miss_list(comparison: pd.DataFrame) -> str:
 
 def miss_table(comparison: pd.DataFrame) -> Table:
     """The numbers outside the seeds' range, how far outside they lie, and why."""
-    explained = published.with_reasons(misses(comparison), published.load_reasons())
+    explained = published.with_reasons(misses(comparison))
     rows = []
     for row in explained.itertuples():
         above, below = row.published - row.half_unit - row.max, row.min - row.published - row.half_unit
@@ -152,7 +152,7 @@ def _interval(low: float, high: float) -> str:
 
 def number_table(comparison: pd.DataFrame, name: str, title: str) -> Table:
     """Each number: published, median, 5-95 % and range of the seeds, its place among them, verdict and reason."""
-    comparison = published.with_reasons(comparison, published.load_reasons())
+    comparison = published.with_reasons(comparison)
     rows = [
         (row.dataset, row.model, row.metric, row.printed, plain_number(row.median), _interval(row.q05, row.q95),
          _interval(row.min, row.max), str(row.n_seeds), DASH if pd.isna(row.place) else f"{row.place:.2f}",

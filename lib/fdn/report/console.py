@@ -51,7 +51,7 @@ def medians(metrics: pd.DataFrame) -> str:
 def results_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     """Published, median and range of every number of a data set, and which of them were not computed here."""
     chosen = published.rows_of(metrics, dataset=dataset, protocol=protocol)
-    committed = list(chosen.loc[chosen["where"] == COMMITTED, "model"].unique())
+    committed = list(published.rows_of(chosen, where=COMMITTED)["model"].unique())
     if not len(chosen):
         origin = "no results"
     elif len(committed) == chosen["model"].nunique():
@@ -86,10 +86,8 @@ def numbers(comparison: pd.DataFrame) -> str:
 
 def open_questions(comparison: pd.DataFrame) -> str:
     """Numbers outside that lack a reason, and reasons whose number is not outside."""
-    reasons = published.load_reasons()
-    outside = misses(published.with_reasons(comparison, reasons))
-    unexplained = outside[outside["reason"] == ""]
-    stale = published.stale_reasons(comparison, reasons)
+    unexplained = published.rows_of(published.with_reasons(misses(comparison)), reason="")
+    stale = published.stale_reasons(comparison, published.load_reasons())
     lines = []
     for what, rows in (("Outside without a reason", unexplained), ("Reasons whose number is not outside", stale)):
         lines.append(f"{what}: {len(rows)}")

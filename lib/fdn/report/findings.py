@@ -6,7 +6,7 @@ Sentences are made from the numbers, so that they stay true whatever was run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fdn.arguments import seed_ranges
 from fdn.errors import UserError
 from fdn.models import BASELINE, PAPER_MODELS, STOCHASTIC_MODELS
 from fdn.report import published
-from fdn.report.tables import DASH, MISSING, band, corrected_mean_error, plain_number
+from fdn.report.tables import DASH, MISSING, band, plain_number, with_mean_errors
 from fdn.runs import bands, extras, results
 from fdn.typesetting import Table, literal
 
@@ -113,7 +113,7 @@ def dataset_results(
     """
     here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
     drawn = [model for model in STOCHASTIC_MODELS if model in models]
-    runs = here[here["model"].isin(drawn)].reset_index(drop=True)
+    runs = published.rows_of(here, model=drawn).reset_index(drop=True)
     try:
         chosen = published.representative_seed(metrics, dataset, protocol)
         why = f"the representative seed, {chosen}, was kept without its points"
@@ -165,21 +165,18 @@ def against_training_mean(metrics: pd.DataFrame, dataset: str, protocol: str) ->
     By MSE_i of one draw, and by the squared error of the predictive mean, corrected for Var / K: a model is better or
     worse if its 5 to 95 % band over seeds lies wholly on that side, else the two are not told apart.
     """
-    here = published.rows_of(metrics, dataset=dataset, protocol=protocol)
-    baseline, models = here[here["model"] == BASELINE], published.of_stochastic(here)
+    here = with_mean_errors(published.rows_of(metrics, dataset=dataset, protocol=protocol))
+    baseline, models = published.rows_of(here, model=BASELINE), published.of_stochastic(here)
     if baseline.empty or not models:
         return f"- {literal(dataset)}: {BASELINE} or all stochastic models are missing; nothing to compare."
     bullets = []
     for region, words in (("id", "inside the band"), ("ood", "outside")):
         level = baseline[f"mse_{region}"].median()
-        errors_of = {
-            "one draw": {model: band(run[f"mse_{region}"]) for model, run in models.items()},
-            "the predictive mean": {model: band(corrected_mean_error(run, region)) for model, run in models.items()},
-        }
         parts = []
-        for what, errors in errors_of.items():
+        for what, metric in (("one draw", "mse"), ("the predictive mean", "mean")):
             sides: dict[str, list[str]] = {"worse": [], "better": [], "not told apart": []}
-            for model, (middle, low, high) in errors.items():
+            for model, run in models.items():
+                middle, low, high = band(run[f"{metric}_{region}"])
                 side = "better" if high < level else "not told apart" if low <= level else "worse"
                 sides[side].append(f"{model} ({plain_number(middle)})")
             parts.append(f"{what} is " + "; ".join(f"{side}: {listing(m)}" for side, m in sides.items() if m))
@@ -207,20 +204,23 @@ def spread_over_seeds(metrics: pd.DataFrame, dataset: str, protocol: str) -> str
 
 def score_of(metrics: pd.DataFrame, dataset: str, protocol: str) -> str:
     """A Markdown bullet: how many of the published numbers of a data set the seeds reach."""
-    comparison = published.compare(metrics, protocol)
-    here = published.rows_of(comparison, dataset=dataset)
-    compared = here[here["n_seeds"] > 0]
-    if compared.empty:
+    here = published.rows_of(published.compare(metrics, protocol), dataset=dataset)
+    counts = published.score(here).iloc[-1]
+    if not counts["n"]:
         reason = "nothing computed" if len(here) else "not a data set of the paper"
         return f"- **{literal(dataset)}**: {reason}, so that there is nothing to compare."
-    counts = published.score(here).set_index(["by", "name"]).loc[("total", "total")]
-    central, inside = (f"{counts['expected_' + name] * counts['n']:.0f}" for name in ("central", "minmax"))
-    missing = f" ({len(here) - len(compared)} missing)" if len(compared) < len(here) else ""
+    missing = f" ({counts['missing']} missing)" if counts["missing"] else ""
     return (
-        f"- **{literal(dataset)}**: of {len(compared)} published numbers{missing}, {counts['minmax']:.0f} "
-        f"lie within the range of our seeds, where {inside} would be expected of one more seed, and "
-        f"{counts['central']:.0f} within 5–95 %, where {central} would be."
+        f"- **{literal(dataset)}**: of {counts['n']} published numbers{missing}, {counts['minmax']} lie within the "
+        f"range of our seeds, where {counts['expected_minmax'] * counts['n']:.0f} would be expected of one more seed, "
+        f"and {counts['central']} within 5–95 %, where {counts['expected_central'] * counts['n']:.0f} would be."
     )
+
+
+def median_cells(run: pd.DataFrame, columns: Iterable[str]) -> list[str]:
+    """Medians over seeds of these columns, one of which may be ``mean_id``; that of the epoch is a whole number."""
+    medians = with_mean_errors(run)[list(columns)].median()
+    return [f"{value:.0f}" if name == "best_epoch" else plain_number(value) for name, value in medians.items()]
 
 
 def protocol_table(
@@ -231,11 +231,7 @@ def protocol_table(
     for model in models:
         for protocol in protocols:
             run = published.rows_of(metrics, dataset=dataset, model=model, protocol=protocol)
-            cells = [MISSING] * len(PROTOCOL_COLUMNS)
-            if len(run):
-                run = run.assign(mean_id=corrected_mean_error(run, "id"))
-                medians = run[list(PROTOCOL_COLUMNS)].median()
-                cells = [plain_number(value) for value in medians[:-1]] + [f"{medians['best_epoch']:.0f}"]
+            cells = median_cells(run, PROTOCOL_COLUMNS) if len(run) else [MISSING] * len(PROTOCOL_COLUMNS)
             rows.append((model, f"`{protocol}`", str(len(run)), *cells))
     return Table(
         name=f"protocols_{dataset}",

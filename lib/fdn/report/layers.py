@@ -42,15 +42,12 @@ def heading(metric: str, part: object) -> str:
 
 def results_table(frame: pd.DataFrame, metrics: Sequence[str], parts: Sequence[object]) -> Table:
     """Mean ± half of the 95 % interval over seeds: a row for each method, columns for metrics and parts."""
-    rows = []
-    for method, of_method in frame.groupby("method", sort=False):
-        by_part = of_method.groupby(part_of(frame))
-        cells = (mean_and_half(by_part.get_group(part)[metric].to_numpy()) for metric in metrics for part in parts)
-        rows.append((str(method), *(f"{mean:.3f} ± {half:.3f}" for mean, half in cells)))
-    columns = "method", *(heading(metric, part) for metric in metrics for part in parts)
-    name = frame["dataset"].iloc[0]
+    cell = lambda values: "{:.3f} ± {:.3f}".format(*mean_and_half(values.to_numpy()))
+    found = {part: of.groupby("method", sort=False) for part, of in frame.groupby(part_of(frame))}
+    cells = pd.DataFrame({heading(m, part): found[part][m].agg(cell) for m in metrics for part in parts})
+    name, align = frame["dataset"].iloc[0], "l" + "r" * len(cells.columns)
     caption = f"Mean ± half of the 95 % interval over {frame['seed'].nunique()} seeds."
-    return Table(f"layers_{name}", name, caption, columns, tuple(rows), "l" + "r" * (len(columns) - 1))
+    return Table(f"layers_{name}", name, caption, ("method", *cells), tuple(cells.itertuples(name=None)), align)
 
 
 def worst_table(frame: pd.DataFrame, metric: str, parts: Sequence[object]) -> Table:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_list_like
 
 from fdn.data import PAPER_DATASETS as DATASETS
 from fdn.errors import UserError
@@ -32,8 +33,9 @@ _ROUNDING = 1e-12  # relative; makes closed ends closed in binary arithmetic
 
 
 def rows_of(metrics: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows that hold these values, such as ``dataset="step", model="BayesNet"``."""
-    return metrics[np.logical_and.reduce([metrics[column] == value for column, value in values.items()])]
+    """The rows that hold these values, each one or one of several, such as ``dataset="step", model=FDN_MODELS``."""
+    is_in = [metrics[name].isin(v) if is_list_like(v) else metrics[name] == v for name, v in values.items()]
+    return metrics[np.logical_and.reduce(is_in)]
 
 
 def of_stochastic(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -277,9 +279,9 @@ def load_reasons(path: Path = REASONS) -> pd.DataFrame:
     return table
 
 
-def with_reasons(comparison: pd.DataFrame, reasons: pd.DataFrame) -> pd.DataFrame:
-    """The comparison with a column reason: the one given for a number outside, "" elsewhere."""
-    given = reasons.set_index(_KEY)["reason"]
+def with_reasons(comparison: pd.DataFrame, reasons: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The comparison with a column reason: that of :func:`load_reasons` for a number outside, "" elsewhere."""
+    given = (load_reasons() if reasons is None else reasons).set_index(_KEY)["reason"]
     keys = pd.MultiIndex.from_frame(comparison[_KEY])
     reason = given.reindex(keys).fillna("").to_numpy()
     return comparison.assign(reason=np.where(comparison["verdict"] == OUTSIDE, reason, ""))

@@ -5,11 +5,10 @@ What notebooks 10 and 11 say of the tables in data/rivals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
+from fdn.report.findings import listing
 from fdn.report.layers import HEADINGS, mean_and_half
 from fdn.runs import rivals
 from fdn.runs.rivals import FDN
@@ -68,10 +67,6 @@ def _table(
     return Table(name, title, caption, (heading, *cells), rows, "l" + align * len(cells.columns))
 
 
-def _joined(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names) or "none"
-
-
 def losses(frame: pd.DataFrame) -> list[str]:
     """Sentences: where FDN's CRPS is worse than others' by more than the intervals allow, then where it is the best."""
     said = []
@@ -82,9 +77,9 @@ def losses(frame: pd.DataFrame) -> list[str]:
         for name in mean:
             apart = mean.loc[FDN, name] - mean[name]
             beaten = apart[apart > np.hypot(half.loc[FDN, name], half[name])].sort_values(ascending=False)
-            worse += [f"on {name} to {_joined(list(beaten.index))}"] if len(beaten) else []
+            worse += [f"on {name} to {listing(list(beaten.index))}"] if len(beaten) else []
         best = [name for name in mean if mean[name].idxmin() == FDN]
-        least = f"{_joined(best)} ({len(best)} of {len(mean.columns)})"
+        least = f"{listing(best) or 'none'} ({len(best)} of {len(mean.columns)})"
         said.append(
             f"**{where.capitalize()}** {FDN} loses in CRPS {'; '.join(worse) or 'on no set'}. Its mean is the least of "
             f"all on {least}."
@@ -108,7 +103,7 @@ def aims(frame: pd.DataFrame) -> Table:
     cells = found.replace({True: "yes", False: "no"})
     for heading, of in {"sets that judge": found[found.columns.intersection(JUDGING)], "all": found}.items():
         cells[heading] = of.apply(lambda row: f"{row.sum()} of {len(row)}", axis=1)
-    caption = f"Before the table was there. The sets that judge are {_joined(JUDGING)}."
+    caption = f"Before the table was there. The sets that judge are {listing(JUDGING)}."
     return _table("rivals_aims", "What was wanted of FDN", caption, cells, "", "c")
 
 

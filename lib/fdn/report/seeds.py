@@ -93,7 +93,7 @@ def bias_sentence(bands: pd.DataFrame) -> str:
 
 def interval_table(bands: pd.DataFrame, dataset: str) -> Table:
     """Coverage and width of the draws' central intervals inside and outside, over seeds."""
-    levels = sorted(bands.loc[bands["kind"] == "coverage", "x"].unique())
+    levels = sorted(rows_of(bands, kind="coverage")["x"].unique())
     rows = [
         (model, region, _counts(bands, dataset, model),
          *(band_text(*_number(bands, dataset, model, kind, region, level))
@@ -117,7 +117,7 @@ def interval_table(bands: pd.DataFrame, dataset: str) -> Table:
 def errors(metrics: pd.DataFrame, dataset: str, protocol: str = "published") -> dict[str, tuple]:
     """Per model, (median, 5 %, 95 %) over seeds of the squared error of the mean inside the band, less Var / K."""
     here = rows_of(metrics, dataset=dataset, protocol=protocol)
-    runs = {model: here[here["model"] == model] for model in (BASELINE, *STOCHASTIC_MODELS)}
+    runs = {model: rows_of(here, model=model) for model in (BASELINE, *STOCHASTIC_MODELS)}
     return {model: band(corrected_mean_error(run, "id")) for model, run in runs.items() if len(run)}
 
 

@@ -235,6 +235,11 @@ def corrected_mean_error(run: pd.DataFrame, region: str) -> pd.Series:
     return run[f"sqerr_mean_{region}"] - correction
 
 
+def with_mean_errors(metrics: pd.DataFrame) -> pd.DataFrame:
+    """The metrics with :func:`corrected_mean_error` inside and outside as columns, mean_id and mean_ood."""
+    return metrics.assign(**{f"mean_{region}": corrected_mean_error(metrics, region) for region in ("id", "ood")})
+
+
 def region_table(
     metrics: pd.DataFrame, dataset: str, protocol: str = "published", models: Sequence[str] = (BASELINE, *MODEL_NAMES)
 ) -> Table:
@@ -245,21 +250,15 @@ def region_table(
     averaged over the region: median and [min, max] over seeds.
     Source: ours, with the metrics of Appendix H.
     """
-    runs = _runs(metrics, dataset, protocol)
+    runs = _runs(with_mean_errors(metrics), dataset, protocol)
     always = (BASELINE, *PAPER_MODELS)
     models = [m for m in (BASELINE, *MODEL_NAMES) if m in models and (m in runs or m in always)]
     rows = []
     for model in models:
         for region in ("id", "ood"):
-            cells = [model, region.upper()]
-            for metric in REGION_COLUMNS:
-                run, column = runs.get(model, {}), f"{metric}_{region}"
-                if column not in run and (metric != "mean" or model not in runs):
-                    cells.append(MISSING)
-                    continue
-                values = corrected_mean_error(run, region) if metric == "mean" else run[column]
-                cells.append(_spread(values, plain_number, " "))
-            rows.append(tuple(cells))
+            run, columns = runs.get(model, {}), [f"{metric}_{region}" for metric in REGION_COLUMNS]
+            cells = [_spread(run[column], plain_number, " ") if column in run else MISSING for column in columns]
+            rows.append((model, region.upper(), *cells))
     seeds = _seed_text({model: run for model, run in runs.items() if model != BASELINE})
     missing = [model for model in models if model not in runs]
     return Table(

@@ -42,7 +42,7 @@ class Evidence:
         """One measured ratio or exponent of :func:`fdn.timing.latency.measure`; NaN if it was not measured."""
         if self.times is None:
             return np.nan
-        rows = self.times[(self.times["quantity"] == quantity) & (self.times["model"] == model)]
+        rows = published.rows_of(self.times, quantity=quantity, model=model)
         rows = rows[rows["size"].isna()] if size is None else rows[rows["size"] == size]
         return float(rows["ratio"].iloc[0]) if len(rows) else np.nan
 
@@ -70,8 +70,7 @@ def _named(numbers: dict[str, float]) -> str:
 
 def _counts(evidence: Evidence) -> pd.DataFrame:
     """The least and the greatest parameter count of the published runs of the paper's models, per data set."""
-    m = evidence.metrics
-    runs = m[(m["protocol"] == PUBLISHED.label) & m["model"].isin(PAPER_MODELS) & m["dataset"].isin(DATASETS)]
+    runs = published.rows_of(evidence.metrics, protocol=PUBLISHED.label, model=PAPER_MODELS, dataset=DATASETS)
     return runs.groupby("dataset")["n_params"].agg(["min", "max"]).reindex(DATASETS).dropna().astype(int)
 
 
@@ -177,8 +176,7 @@ def _hyper_products(evidence: Evidence) -> Judged:
 
 
 def _representative(evidence: Evidence) -> Judged:
-    m = evidence.metrics
-    runs = m[(m["dataset"] == "airfoil") & (m["protocol"] == PUBLISHED.label) & m["model"].isin(FDN)]
+    runs = published.rows_of(evidence.metrics, dataset="airfoil", protocol=PUBLISHED.label, model=FDN)
     if runs.groupby("model")["seed"].nunique().reindex(FDN).fillna(0).min() < 5:
         return None, ""
     seed, off = published.representative_seed(runs, "airfoil"), {}

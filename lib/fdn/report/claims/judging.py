@@ -13,7 +13,7 @@ from fdn.report.checkpoints import kept_at
 from fdn.report.claims.facts import FACTS, Evidence
 from fdn.report.claims.statements import CLAIMS, SIX, Claim
 from fdn.report.findings import listing
-from fdn.report.published import DATASETS, load_published
+from fdn.report.published import DATASETS, load_published, rows_of
 from fdn.report.tables import DASH, corrected_mean_error, plain_number
 
 # by how much a claim says: the share of seeds from which on it holds, and down from which it does not
@@ -46,8 +46,7 @@ class Finding:
 
 def published_frame(dataset: str) -> pd.DataFrame:
     """A published result table: a row per model, a column per metric."""
-    table = load_published()
-    return table[table["dataset"] == dataset].pivot(index="model", columns="metric", values="published")
+    return rows_of(load_published(), dataset=dataset).pivot(index="model", columns="metric", values="published")
 
 
 def seed_frames(metrics: pd.DataFrame, dataset: str, protocol: str = PUBLISHED.label) -> dict[int, pd.DataFrame]:
@@ -171,6 +170,11 @@ def summary(found: Iterable[Finding]) -> str:
 def verdict(group: Sequence[Finding]) -> str:
     """The conclusion on a statement, from its findings on several data sets."""
     return overall((finding.conclusion for finding in group), group[0].said)
+
+
+def kind_of(finding: Finding) -> str:
+    """What a statement is about, and how much it says if that is less than always."""
+    return finding.kind if finding.said in ("", "always") else f"{finding.kind}, {finding.said}"
 
 
 def by_statement(found: Iterable[Finding]) -> dict[tuple[str, str, str], list[Finding]]:

@@ -11,7 +11,7 @@ from fdn import paths
 from fdn.protocol import PUBLISHED
 from fdn.report.checkpoints import inside_words
 from fdn.report.claims.facts import KINDS
-from fdn.report.claims.judging import SHARES, UNTOLD, Finding, by_statement, findings, summary, verdict
+from fdn.report.claims.judging import SHARES, UNTOLD, Finding, by_statement, findings, kind_of, summary, verdict
 from fdn.report.tables import DASH
 from fdn.runs import extras, results
 from fdn.timing import latency
@@ -25,28 +25,19 @@ def _percent(said: str, end: int) -> str:
     return f"{SHARES[said][end]:.0%}"
 
 
-def _kind(finding: Finding) -> str:
-    return finding.kind if finding.said in ("", "always") else f"{finding.kind}, {finding.said}"
+def _numbers(finding: Finding) -> str:
+    median = f" (median: {finding.median})" if finding.median != DASH else ""
+    return f"{finding.numbers or DASH}{median}{f'; {finding.remark}' if finding.remark else ''}"
 
 
 def page(found: Sequence[Finding], metrics: pd.DataFrame, source: str = COMMITTED) -> str:
     """The findings on the runs of ``source`` as Markdown, a table per section and a row per claim."""
     sections: dict[str, list[tuple[str, ...]]] = {}
     for (section, words, criterion), group in by_statement(found).items():
-        numbers = [
-            (f.numbers or DASH)
-            + (f" (median: {f.median})" if f.median != DASH else "")
-            + (f"; {f.remark}" * bool(f.remark))
-            for f in group
-        ]
-        cells = (
-            "\n".join(f.dataset for f in group),
-            criterion,
-            "\n".join(f.published for f in group),
-            "\n".join(numbers),
-            "\n".join(f.checkpoint or DASH for f in group),
-        )
-        sections.setdefault(section, []).append((f"“{words}”", _kind(group[0]), *cells, f"**{verdict(group)}**"))
+        lines = [(f.dataset, f.published, _numbers(f), f.checkpoint or DASH) for f in group]
+        datasets, printed, ours, kept = map("\n".join, zip(*lines))
+        row = f"“{words}”", kind_of(group[0]), datasets, criterion, printed, ours, kept, f"**{verdict(group)}**"
+        sections.setdefault(section, []).append(row)
     parts = [
         "# What the paper says, and whether it holds",
         f"{summary(found).capitalize()}. The words are the paper's, the criteria ours. Written by `fdn claims` from "

@@ -5,7 +5,7 @@ a figure at the end of a cell show itself. A figure that would show nothing rais
 """
 
 from fdn.report.figures.catalogue import FIGURES, FigureKind, save, write_figures
-from fdn.report.figures.drawing import Points, styled
+from fdn.report.figures.drawing import styled
 from fdn.report.figures.one_seed import (
     calibration,
     layer_diagram,

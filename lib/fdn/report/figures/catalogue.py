@@ -40,17 +40,6 @@ class FigureKind:
     needs: Literal["points", "runs", "bands"] = "points"
     for_toy: bool = True
 
-    def is_for(self, given: DatasetResults) -> bool:
-        """Whether a data set has what this figure needs."""
-        has = {"points": bool(given.points), "runs": True, "bands": given.bands is not None}[self.needs]
-        return has and (self.for_toy or given.true_function is None)
-
-
-def _means(given: DatasetResults) -> Figure:
-    if given.true_function is None:
-        return one_seed.means_of_data(given.points, given.title)
-    return one_seed.means_of_function(given.points, given.true_function, given.title)
-
 
 FIGURES = {  # by the end of their files' names, in the order of the site
     "uncertainty": FigureKind(
@@ -71,15 +60,13 @@ FIGURES = {  # by the end of their files' names, in the order of the site
         needs="bands",
     ),
     "seeds": FigureKind(
-        lambda given: over_seeds.seeds_scatter(
-            given.runs, given.seed, f"{given.dataset}, all seeds, protocol {given.protocol}\n{given.places}"
-        ),
+        over_seeds.seeds_scatter,
         "Seeds",
         "OOD MSE against OOD variance, a point per seed, the representative seed ringed",
         needs="runs",
     ),
     "mse_var": FigureKind(
-        lambda given: one_seed.mse_against_var(given.points, given.title),
+        one_seed.mse_against_var,
         "MSE against variance",
         "MSE against predicted variance of every test point, inside and outside the band, a panel per model, with the "
         "line MSE = Var",
@@ -91,13 +78,17 @@ FIGURES = {  # by the end of their files' names, in the order of the site
         needs="bands",
     ),
     "mse_var_fit": FigureKind(
-        lambda given: one_seed.mse_against_var_fit(given.points, given.title),
+        one_seed.mse_against_var_fit,
         "Linear fit",
         "MSE against predicted variance of all test points with each model's fit MSE = a + b Var",
     ),
-    "means": FigureKind(_means, "Predictive means", "Predictive mean of each model over the inputs, with the targets"),
+    "means": FigureKind(
+        one_seed.means,
+        "Predictive means",
+        "Predictive mean of each model over the inputs, with the targets",
+    ),
     "risk_coverage": FigureKind(
-        lambda given: one_seed.risk_coverage(given.points, given.title),
+        one_seed.risk_coverage,
         "Risk and coverage",
         "Mean MSE of the most confident fraction of the test points, a curve per model",
     ),
@@ -108,7 +99,7 @@ FIGURES = {  # by the end of their files' names, in the order of the site
         needs="bands",
     ),
     "calibration": FigureKind(
-        lambda given: one_seed.calibration(given.points, given.title),
+        one_seed.calibration,
         "Calibration",
         "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model",
     ),
@@ -119,7 +110,7 @@ FIGURES = {  # by the end of their files' names, in the order of the site
         needs="bands",
     ),
     "deltas": FigureKind(
-        lambda given: over_seeds.delta_bars(given.runs, given.seed, f"Whiskers: all seeds; bars: {given.title}"),
+        over_seeds.delta_bars,
         "Deltas",
         "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds",
         needs="runs",
@@ -162,9 +153,8 @@ def write_figures(
         except UserError as error:
             missing.append(f"{name}: no figures: {error}")
             continue
-        run = set(runs["model"])
-        points = {}
-        for model in [model for model in STOCHASTIC_MODELS if model in PAPER_MODELS or model in run]:
+        points, known = {}, {*PAPER_MODELS, *runs["model"]}
+        for model in [model for model in STOCHASTIC_MODELS if model in known]:
             cell, why = (folder, name, model, label, seed), ""
             try:
                 if results.has_points(*cell):
@@ -173,14 +163,14 @@ def write_figures(
             except UserError as error:  # damaged
                 why = f": {error}"
             missing.append(f"{name}: no points of {model}, seed {seed}{why}")
-        truth = data and data.true_function
-        curves = bands.of(folder, name, label)
-        given = DatasetResults(name, label, runs, seed, points, true_function=truth, bands=curves)
+        curves, truth = bands.of(folder, name, label), data and data.true_function
+        study = DatasetResults(name, label, runs, seed, points, true_function=truth, bands=curves)
+        has = {"runs": True, "points": bool(points), "bands": curves is not None}
         for kind, figure in FIGURES.items():
-            if not figure.is_for(given):
+            if not has[figure.needs] or (truth and not figure.for_toy):
                 continue
             try:
-                paths += save(figure.draw(given), out / segment(f"{name}_{kind}"))
+                paths += save(figure.draw(study), out / segment(f"{name}_{kind}"))
             except UserError as error:
                 missing.append(f"{name}: no {kind}: {error}")
     return paths, missing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 
@@ -96,14 +96,14 @@ def fit_scale(ax: Axes, points: Points) -> None:
         ax.set_yscale("symlog", linthresh=10 ** np.ceil(np.log10(max(size, 1e-20 * largest))), linscale=2)
 
 
-def name_columns(axes: Iterable[Axes], models: Iterable[str]) -> None:
-    """Titles of narrow panels, long names on two lines."""
+def name_panels(axes: Iterable[Axes], models: Iterable[str], narrow: bool = False) -> None:
+    """Models as titles in their colours; of narrow panels smaller, and long names on two lines."""
     for ax, model in zip(axes, models, strict=True):
-        name = model if len(model) < 10 else model.replace("Net", "\nNet")
-        ax.set_title(name, color=MODELS[model].style[0], fontweight="bold", fontsize=8)
+        name = model.replace("Net", "\nNet") if narrow and len(model) >= 10 else model
+        ax.set_title(name, color=MODELS[model].style[0], fontweight="bold", **({"fontsize": 8} if narrow else {}))
 
 
-def panels(models: Mapping[str, object] | list[str], height: float = 1.9, **options: object) -> tuple[Figure, Iterator]:
+def panels(models: Sequence[str], height: float = 1.9, **options: object) -> tuple[Figure, list[tuple]]:
     """A figure with a panel for each model, at most three beside one another; and (axes, model, colour, marker)."""
     columns = min(3, len(models))
     rows = -(-len(models) // columns)
@@ -111,11 +111,5 @@ def panels(models: Mapping[str, object] | list[str], height: float = 1.9, **opti
     grid = fig.subplots(rows, columns, squeeze=False, **options)
     for ax in grid.flat[len(models) :]:
         ax.remove()
-    return fig, _named(grid.flat, models)
-
-
-def _named(axes: Iterator[Axes], models: Mapping[str, object] | list[str]) -> Iterator:
-    for ax, model in zip(axes, models, strict=False):
-        colour, marker = MODELS[model].style
-        ax.set_title(model, color=colour, fontweight="bold")
-        yield ax, model, colour, marker
+    name_panels(fig.axes, models)
+    return fig, [(ax, model, *MODELS[model].style) for ax, model in zip(fig.axes, models, strict=True)]

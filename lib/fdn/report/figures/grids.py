@@ -6,7 +6,7 @@ are drawn in random order, so that none lies on top throughout. Studies are of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from fdn.report.figures.drawing import BAND, fit_scale, in_region, on_log_axes, 
 from fdn.report.figures.one_seed import risk_coverage_axes
 from fdn.report.figures.over_seeds import DELTAS
 from fdn.report.findings import DatasetResults
+from fdn.report.published import rows_of
 
 POINTS = 1000  # of a model in a panel: more make a solid blob
 
@@ -96,21 +97,21 @@ def mse_against_var_fit(studies: Sequence[DatasetResults]) -> Figure:
 
 
 @styled
-def means(studies: Sequence[DatasetResults], true_functions: Sequence[Callable | None]) -> Figure:
+def means(studies: Sequence[DatasetResults]) -> Figure:
     """Predictive means against the split feature, the ID band shaded. Source: figures "(toy|real)-mean-3x1"."""
     fig, axes = _grid(studies)
-    for (ax,), study, truth in zip(axes, studies, true_functions, strict=True):
+    for (ax,), study in zip(axes, studies, strict=True):
         frame = next(iter(study.points.values())).sort_values("z")
         band = in_region(frame, "ID")["z"]
         ax.axvspan(band.min(), band.max(), color=BAND, zorder=0)
-        if truth is None:
+        if study.true_function is None:
             ax.scatter(frame["z"], frame["y"], color="0.6", s=3, linewidths=0, rasterized=True)
             _scatter(ax, study, "z", "mean")
         else:
             for model, points in study.points.items():
                 line = points.sort_values("z")
                 ax.plot(line["z"], line["mean"], color=MODELS[model].style[0], linewidth=0.9)
-            ax.plot(frame["z"], truth(frame["z"].to_numpy()), color="black", linestyle=":", linewidth=0.9)
+            ax.plot(frame["z"], study.true_function(frame["z"].to_numpy()), color="black", linestyle=":", linewidth=0.9)
         fit_scale(ax, study.points)
         ax.set_ylabel("predictive mean")
     fig.supxlabel("split feature; ID band shaded, targets dotted or grey")
@@ -135,7 +136,7 @@ def deltas(studies: Sequence[DatasetResults]) -> Figure:
     """ID to OOD deltas of MSE, Var and CRPS of the representative seed. Source: figure "bars-crps-vertical"."""
     fig, axes = _grid(studies, height=1.9)
     for (ax,), study in zip(axes, studies, strict=True):
-        run = study.runs[study.runs["seed"] == study.seed].set_index("model")
+        run = rows_of(study.runs, seed=study.seed).set_index("model")
         models = [model for model in MODELS if model in run.index]
         for place, (column, alpha) in enumerate(zip(DELTAS, (1, 0.6, 0.3))):
             at = np.arange(len(models)) + 0.27 * (place - 1)

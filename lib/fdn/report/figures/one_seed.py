@@ -1,13 +1,10 @@
 """Figures of one seed: each test point's error, variance and mean, model by model.
 
-A plot reads `points`, one frame per model with a row per test point (columns z, y, region, mean, var, mse, crps), or a
-`study`, :class:`fdn.report.findings.DatasetResults`, which holds them. Plots compute nothing but what `fdn.metrics`
-does.
+A plot reads the `points` of a :class:`fdn.report.findings.DatasetResults`: one frame per model with a row per test
+point (columns z, y, region, mean, var, mse, crps). Plots compute nothing but what `fdn.metrics` does.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -30,7 +27,7 @@ from fdn.report.figures.drawing import (
     in_region,
     is_positive,
     legend,
-    name_columns,
+    name_panels,
     number,
     on_log_axes,
     panels,
@@ -93,13 +90,13 @@ def _dots(ax: Axes, x: pd.Series, y: pd.Series, colour: str, marker: str, crowde
 
 
 @styled
-def mse_against_var(points: Points, title: str = "") -> Figure:
+def mse_against_var(study: DatasetResults) -> Figure:
     """MSE_i against Var_i of each test point on log axes with the line MSE = Var: a column per model, a row per region.
 
     With rho over exactly these points. Log axes omit models of constant variance, which the x label names, and points
     at zero, which are counted. Source: Figures "toy-msevar-grid" and "real-msevar-grid"; ours is a panel per model.
     """
-    shown, constant = _stochastic(points)
+    shown, constant = _stochastic(study.points)
     limits = _limits({model: on_log_axes(frame) for model, frame in shown.items()})
     fig = Figure(figsize=(7.2, 3.5), layout="constrained")
     grid = fig.subplots(2, len(shown), sharex=True, sharey=True, squeeze=False)
@@ -113,10 +110,10 @@ def mse_against_var(points: Points, title: str = "") -> Figure:
             _dots(ax, drawn["var"], drawn["mse"], colour, marker, crowded)
             ax.text(0.96, 0.04, _rho(part, drawn), transform=ax.transAxes, ha="right", va="bottom")
         row[0].set_ylabel(f"{region}, n = {len(part)}")
-    name_columns(grid[0], shown)
+    name_panels(grid[0], shown, narrow=True)
     fig.supxlabel(f"Var$_i${constant}")
     fig.supylabel("MSE$_i$")
-    set_title(fig, title)
+    set_title(fig, study.title)
     return fig
 
 
@@ -126,14 +123,14 @@ def _rho(part: pd.DataFrame, drawn: pd.DataFrame) -> str:
 
 
 @styled
-def mse_against_var_fit(points: Points, title: str = "") -> Figure:
+def mse_against_var_fit(study: DatasetResults) -> Figure:
     """MSE_i against Var_i of all test points with the fit MSE = a + b Var and the line MSE = Var, a panel per model.
 
     On linear axes, where a straight line is straight: on logarithmic ones it is flat where a dominates and ends where
     a + b Var is negative. Source: Figures "toy-msevar-3x1" and "real-msevar-3x1".
     """
-    shown, constant = _stochastic(points)
-    fig, axes = panels(shown, 1.85)
+    shown, constant = _stochastic(study.points)
+    fig, axes = panels(list(shown), 1.85)
     for ax, model, colour, marker in axes:
         part = on_log_axes(shown[model])
         a, b = measures.linear_fit(shown[model]["var"], shown[model]["mse"])
@@ -148,7 +145,7 @@ def mse_against_var_fit(points: Points, title: str = "") -> Figure:
         ax.locator_params(nbins=4)
     fig.supxlabel(f"Var$_i${constant}; dashed: MSE = Var; line: MSE = a + b Var, ID and OOD together")
     fig.supylabel("MSE$_i$")
-    set_title(fig, title)
+    set_title(fig, study.title)
     return fig
 
 
@@ -174,22 +171,22 @@ def risk_coverage_axes(ax: Axes, points: Points) -> Axes:
 
 
 @styled
-def risk_coverage(points: Points, title: str = "") -> Figure:
+def risk_coverage(study: DatasetResults) -> Figure:
     """Risk-coverage curves of all models over all test points; see `risk_coverage_axes`."""
     fig = Figure(layout="constrained")
-    risk_coverage_axes(fig.subplots(), points)
+    risk_coverage_axes(fig.subplots(), study.points)
     legend(fig, loc="outside right center", title="AURC")
-    set_title(fig, title)
+    set_title(fig, study.title)
     return fig
 
 
 @styled
-def calibration(points: Points, title: str = "") -> Figure:
+def calibration(study: DatasetResults) -> Figure:
     """Mean MSE_i against mean Var_i in 10 quantile bins of Var_i, on log axes, with the line MSE = Var.
 
     Source: Appendix H, "variance-MSE calibration curves".
     """
-    shown, constant = _stochastic(points)
+    shown, constant = _stochastic(study.points)
     fig = Figure(figsize=(5, 3.6), layout="constrained")
     ax, curves = fig.subplots(), {}
     for model, frame in shown.items():
@@ -202,7 +199,7 @@ def calibration(points: Points, title: str = "") -> Figure:
     _diagonal(ax, _limits(curves))
     ax.set(xlabel=f"mean Var of the bin{constant}", ylabel="mean MSE of the bin", title="10 quantile bins of Var")
     legend(fig, loc="outside right center")
-    set_title(fig, title)
+    set_title(fig, study.title)
     return fig
 
 
@@ -219,13 +216,18 @@ def _with_means(points: Points) -> Points:
     return shown
 
 
+def means(study: DatasetResults) -> Figure:
+    """Predictive means of a toy task (:func:`means_of_function`) or of any other data (:func:`means_of_data`)."""
+    return means_of_data(study) if study.true_function is None else means_of_function(study)
+
+
 @styled
-def means_of_function(points: Points, true_function: Callable, title: str = "") -> Figure:
+def means_of_function(study: DatasetResults) -> Figure:
     """Predictive means of a toy task with its true function: the whole test range, and the ID band magnified.
 
     Source: Figure "toy-mean-3x1"; the magnified panel is ours.
     """
-    points = _with_means(points)
+    points = _with_means(study.points)
     fig = Figure(figsize=(7, 3.6), layout="constrained")
     whole, inside = fig.subplots(1, 2)
     band = in_region(next(iter(points.values())), "ID")["z"]
@@ -237,7 +239,7 @@ def means_of_function(points: Points, true_function: Callable, title: str = "") 
             step = max(len(line) // 9, 1)
             style = {"color": colour, "marker": marker, "markevery": (index * step // 6, step)}
             ax.plot(line["z"], line["mean"], linewidth=0.9, label=model, **style)
-        ax.plot(line["z"], true_function(line["z"]), color="black", linestyle=":", label="true function")
+        ax.plot(line["z"], study.true_function(line["z"]), color="black", linestyle=":", label="true function")
         ax.axvspan(band.min(), band.max(), color=BAND, zorder=0)
         ax.set(xlabel="x")
         if line["z"].nunique() > 1:
@@ -247,18 +249,18 @@ def means_of_function(points: Points, true_function: Callable, title: str = "") 
     inside.set(title="around the ID band")
     handles, labels = whole.get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=4)
-    set_title(fig, title)
+    set_title(fig, study.title)
     return fig
 
 
 @styled
-def means_of_data(points: Points, title: str = "") -> Figure:
+def means_of_data(study: DatasetResults) -> Figure:
     """Predictive means at the test points against the split feature, the targets behind them, a panel per model.
 
     Source: Figure "real-mean-3x1".
     """
-    points = _with_means(points)
-    fig, axes = panels(points, sharex=True, sharey=True)
+    points = _with_means(study.points)
+    fig, axes = panels(list(points), sharex=True, sharey=True)
     for ax, model, colour, marker in axes:
         frame = points[model]
         _targets(ax, frame)
@@ -267,7 +269,7 @@ def means_of_data(points: Points, title: str = "") -> Figure:
     fit_scale(fig.axes[0], points)
     fig.supylabel("predictive mean")
     fig.supxlabel("split feature (standardised); ID band shaded, targets in grey")
-    set_title(fig, title)
+    set_title(fig, study.title)
     return fig
 
 
@@ -289,7 +291,7 @@ def uncertainty(study: DatasetResults) -> Figure:
     A band where the targets are a function of z, else a bar at each of evenly chosen test points. Source: ours.
     """
     points = _with_means(study.points)
-    fig, axes = panels(points, sharex=True, sharey=True)
+    fig, axes = panels(list(points), sharex=True, sharey=True)
     for ax, model, colour, _ in axes:
         frame = points[model].sort_values("z")
         _targets(ax, frame)

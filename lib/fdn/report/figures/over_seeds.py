@@ -15,7 +15,7 @@ from fdn import metrics as measures
 from fdn.errors import UserError
 from fdn.models import MODELS
 from fdn.report.checkpoints import WITHOUT_BETA, beta_kept
-from fdn.report.figures.drawing import BAND, GREY, finite, is_positive, legend, name_columns, panels, set_title, styled
+from fdn.report.figures.drawing import BAND, GREY, finite, is_positive, legend, name_panels, panels, set_title, styled
 from fdn.report.findings import DatasetResults
 from fdn.report.published import PUBLISHED_METRICS, of_stochastic, rows_of
 
@@ -23,28 +23,28 @@ DELTAS = {column: f"Δ{measures.metric_of(column).heading}" for column in measur
 
 
 @styled
-def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> Figure:
+def delta_bars(study: DatasetResults) -> Figure:
     """OOD mean less ID mean of MSE, Var and CRPS: bars of one seed, whiskers over all seeds.
 
-    `metrics` holds the rows of one data set and protocol. Source: Figure "bars-crps-vertical".
+    Source: Figure "bars-crps-vertical".
     """
     fig = Figure(layout="constrained")
     ax = fig.subplots()
-    metrics = metrics.assign(**{delta: finite(metrics[delta]) for delta in DELTAS})
-    shown = metrics[(metrics["seed"] == representative) & metrics[list(DELTAS)].notna().any(axis=1)]
+    metrics = study.runs.assign(**{delta: finite(study.runs[delta]) for delta in DELTAS})
+    shown = metrics[(metrics["seed"] == study.seed) & metrics[list(DELTAS)].notna().any(axis=1)]
     if shown.empty:
-        raise UserError(f"the differences between OOD and ID of seed {representative} are no numbers")
+        raise UserError(f"the differences between OOD and ID of seed {study.seed} are no numbers")
     models = list(of_stochastic(shown))
     looks = ({"alpha": 1.0}, {"alpha": 0.35}, {"hatch": "/////", "fill": False})
     fills = dict(zip(DELTAS, looks, strict=True))
     for position, model in enumerate(models):
-        runs = metrics[metrics["model"] == model].set_index("seed")
+        runs = rows_of(metrics, model=model).set_index("seed")
         for offset, delta in zip((-0.27, 0, 0.27), DELTAS, strict=True):
-            height, low, high = runs.at[representative, delta], runs[delta].min(), runs[delta].max()
+            height, low, high = runs.at[study.seed, delta], runs[delta].min(), runs[delta].max()
             x, colour = position + offset, MODELS[model].style[0]
             ax.bar(x, height, width=0.25, color=colour, edgecolor=colour, **fills[delta])
             ax.vlines(x, low, high, color="black", linewidth=0.8)
-    values = metrics.loc[metrics["model"].isin(models), list(DELTAS)].abs().to_numpy()
+    values = rows_of(metrics, model=models)[list(DELTAS)].abs().to_numpy()
     smallest = np.nanmin(values[values > 0], initial=1.0)
     ax.set_yscale("symlog", linthresh=max(1e-2, 10 ** np.floor(np.log10(smallest))))
     ax.axhline(0, color="black", linewidth=0.7)
@@ -54,20 +54,20 @@ def delta_bars(metrics: pd.DataFrame, representative: int, title: str = "") -> F
     grey = {"color": GREY, "edgecolor": GREY}
     keys = [ax.bar(np.nan, np.nan, **grey, **fills[delta]) for delta in DELTAS]
     fig.legend(keys, DELTAS.values(), loc="outside upper right", ncols=3)
-    set_title(fig, title)
+    set_title(fig, f"Whiskers: all seeds; bars: {study.title}")
     return fig
 
 
 @styled
-def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -> Figure:
+def seeds_scatter(study: DatasetResults, title: str = "") -> Figure:
     """OOD MSE against OOD Var with a point per seed, the representative seed ringed.
 
-    `metrics` holds the rows of one data set and protocol. Source: Figure "seed-agg-mse-ood-var-ood".
+    Source: Figure "seed-agg-mse-ood-var-ood".
     """
     fig = Figure(layout="constrained")
     ax = fig.subplots()
-    metrics = metrics[is_positive(metrics["var_ood"]) & is_positive(metrics["mse_ood"])]
-    if not (by_model := of_stochastic(metrics)):
+    shown = study.runs[is_positive(study.runs["var_ood"]) & is_positive(study.runs["mse_ood"])]
+    if not (by_model := of_stochastic(shown)):
         raise UserError("no seed has a positive mean MSE and Var out of distribution, which logarithmic axes need")
     ring = {"facecolors": "none", "edgecolors": "black", "linewidths": 0.9}
     for model, runs in by_model.items():
@@ -76,12 +76,12 @@ def seeds_scatter(metrics: pd.DataFrame, representative: int, title: str = "") -
             runs["var_ood"], runs["mse_ood"], color=colour, marker=marker, s=22, alpha=0.7, linewidths=0,
             label=model,
         )  # fmt: skip
-        chosen = runs[runs["seed"] == representative]
+        chosen = rows_of(runs, seed=study.seed)
         ax.scatter(chosen["var_ood"], chosen["mse_ood"], s=60, **ring)
-    ax.scatter([], [], label=f"representative seed {representative}", **ring)
+    ax.scatter([], [], label=f"representative seed {study.seed}", **ring)
     ax.set(xscale="log", yscale="log", xlabel="mean Var, OOD", ylabel="mean MSE, OOD")
     legend(fig, loc="outside right center")
-    set_title(fig, title)
+    set_title(fig, title or f"{study.dataset}, all seeds, protocol {study.protocol}\n{study.places}")
     return fig
 
 
@@ -182,7 +182,7 @@ def mse_var_seeds(study: DatasetResults) -> Figure:
     MSE cannot lie below the dashed line MSE = Var, which it contains; Bias^2 can. Source: ours.
     """
     fig, axes = panels(_models(study), 2.05, sharex=True, sharey=True)
-    values = study.bands[study.bands["kind"].isin(["bin_var", "bin_mse", "bin_bias2"])]
+    values = rows_of(study.bands, kind=["bin_var", "bin_mse", "bin_bias2"])
     values = values.loc[is_positive(values["middle"]), "middle"]
     if values.empty:
         raise UserError(f"the bins of {study.dataset} hold no positive numbers, which logarithmic axes need")
@@ -246,7 +246,7 @@ def pit(study: DatasetResults) -> Figure:
             ax.set(xlim=(0, 1), xticks=(0, 0.5, 1), xticklabels=("0", "0.5", "1"))
         highest = len(curve) * np.nanmax([_curve(study, m, "pit", region)["high"] for m in models], initial=0.1)
         row[0].set(ylabel=f"{region}, density", ylim=(0, 1.25 * highest))
-    name_columns(grid[0], models)
+    name_panels(grid[0], models, narrow=True)
     fig.supxlabel("place of the target among the draws; dashed: if it were one more draw")
     set_title(fig, _over(study, "PIT"))
     return fig

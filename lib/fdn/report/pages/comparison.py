@@ -23,16 +23,15 @@ def comparison_page(metrics: pd.DataFrame, protocol: str) -> str:
         miss_table(comparison).to_markdown(),
     ]
     for dataset in published.DATASETS:
-        table = number_table(
-            comparison[comparison["dataset"] == dataset], f"numbers_{dataset}", f"Every number of {dataset}"
-        )
+        numbers = published.rows_of(comparison, dataset=dataset)
+        table = number_table(numbers, f"numbers_{dataset}", f"Every number of {dataset}")
         parts += [f"## {dataset}", table.to_markdown()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def write_comparison(folder: Path, metrics: pd.DataFrame, protocol: str) -> list[Path]:
     """Write ``compare.csv``, a row per published number, and the page ``compare.md``; return their paths."""
-    comparison = published.with_reasons(published.compare(metrics, protocol), published.load_reasons())
+    comparison = published.with_reasons(published.compare(metrics, protocol))
     if "where" in metrics:
         comparison["where"] = compare(metrics, protocol)["where"]
     table = folder / "compare.csv"

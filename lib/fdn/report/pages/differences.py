@@ -9,7 +9,7 @@ import pandas as pd
 from fdn.metrics import heading, metric_of
 from fdn.protocol import PUBLISHED
 from fdn.report.published import rows_of
-from fdn.report.tables import plain_number
+from fdn.report.tables import band_text
 from fdn.runs import groups, results
 from fdn.runs.differences import DIFFERENCES, FOLDER, MEASURED, Difference
 from fdn.typesetting import pipe_table
@@ -35,17 +35,15 @@ def effects(metrics: pd.DataFrame, difference: Difference) -> pd.DataFrame:
             labels = (PUBLISHED.label, difference.protocol.label)
             runs = [rows_of(metrics, dataset=dataset, model=model, protocol=label) for label in labels]
             common = set(runs[0]["seed"]) & set(runs[1]["seed"])
-            runs = [run[run["seed"].isin(common)] for run in runs]
+            runs = [rows_of(run, seed=common) for run in runs]
             effect = {SHOWN[metric]: "\n→ ".join(_spread(run[metric]) for run in runs) for metric in SHOWN}
             rows.append({"Data set": dataset, "Model": model, "Seeds": len(common), **effect})
     return pd.DataFrame(rows)
 
 
 def _spread(values: pd.Series) -> str:
-    if values.dropna().empty:
-        return "-"
-    low, middle, high = map(plain_number, values.quantile([0, 0.5, 1]))
-    return f"{middle} [{low}, {high}]"
+    low, middle, high = values.quantile([0, 0.5, 1])
+    return "-" if pd.isna(middle) else band_text(middle, low, high)
 
 
 def page(metrics: pd.DataFrame) -> str:

@@ -55,7 +55,7 @@ def page(metrics: pd.DataFrame, blocks: Sequence[dict]) -> str:
             parts.append(_initialisation(metrics, labels[0]))
             continue
         shown = [model for model in (*extra.models, *extra.beside) if model != BASELINE]
-        same = metrics[metrics["seed"].isin(parse_seeds(extra.seeds))]
+        same = published.rows_of(metrics, seed=parse_seeds(extra.seeds))
         for dataset in extra.datasets:
             table = findings.protocol_table(same, dataset, list(dict.fromkeys([PUBLISHED.label, *labels])), shown)
             parts.append(table.to_markdown())
@@ -80,16 +80,12 @@ def _more_seeds(metrics: pd.DataFrame, extra: Extra) -> str:
     """Published numbers inside the range of the seeds before the group's own, and of those with them, per data set."""
     seeds = parse_seeds(extra.seeds)
     counts = [seeds[0], seeds[-1] + 1]
-    scores = [
-        published.score(published.compare(metrics[metrics["seed"] < n])).set_index(["by", "name"]) for n in counts
-    ]
+    compared = [published.compare(metrics[metrics["seed"] < n]) for n in counts]
     rows = []
     for dataset in extra.datasets:
-        cells = [score.loc[("dataset", dataset)] for score in scores]
-        shown = [
-            (f"{c['minmax']:.0f}", f"{c['expected_minmax'] * c['n']:.0f}") if c["n"] else (DASH, DASH) for c in cells
-        ]
-        rows.append((dataset, str(int(cells[-1]["n"])), *shown[0], *shown[1]))
+        scores = [published.score(published.rows_of(numbers, dataset=dataset)).iloc[-1] for numbers in compared]
+        cells = [(f"{s['minmax']}", f"{s['expected_minmax'] * s['n']:.0f}") if s["n"] else (DASH, DASH) for s in scores]
+        rows.append((dataset, str(scores[-1]["n"]), *cells[0], *cells[1]))
     caption = "By chance: if the published run were simply one more seed."
     columns = ("Data set", "Numbers", *(head for n in counts for head in (f"Inside with {n} seeds", "By chance")))
     return Table(

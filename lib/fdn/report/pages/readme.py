@@ -22,10 +22,9 @@ BEGIN, END = "<!-- results: written by `make publish` -->", "<!-- end of results
 
 def results_block(metrics: pd.DataFrame, numbers: pd.DataFrame, judged: str) -> str:
     """The score of the published numbers and the errors inside the training band, as Markdown: docs/results.md."""
-    score = published.score(numbers).set_index(["by", "name"])
-    total = score.loc[("total", "total")]
-    n = int(total["n"])
-    p = published.uniformity(metrics).set_index(["by", "name"]).at[("total", "total"), "p"]
+    score = published.score(numbers)
+    total, p = score.iloc[-1], published.uniformity(metrics)["p"].iloc[0]
+    n = total["n"]
     inside = numbers[numbers["verdict"].isin([published.CENTRAL, published.RANGE])].groupby(["model", "dataset"]).size()
     reached, errors = [], []
     for model in PAPER_MODELS:
@@ -38,9 +37,9 @@ def results_block(metrics: pd.DataFrame, numbers: pd.DataFrame, judged: str) -> 
             cells = [f"{one} / {mean}" for one, mean in zip(cells, means)]
         errors.append((model, *cells))
     lines = [
-        f"Of the 252 published numbers, {n} are compared: **{int(total['minmax'])} lie inside the range of our "
+        f"Of the 252 published numbers, {n} are compared: **{total['minmax']} lie inside the range of our "
         f"seeds** ({total['minmax'] / n:.0%}; if the published run were simply one more seed, "
-        f"{total['expected_minmax']:.0%} would), {int(total['central'])} of them between their 5 and 95 % quantiles "
+        f"{total['expected_minmax']:.0%} would), {total['central']} of them between their 5 and 95 % quantiles "
         f"({total['central'] / n:.0%}; {total['expected_central']:.0%}). As a whole the published runs lie "
         f"{'as far out as our own seeds do' if p > 0.05 else 'further out than our own seeds do'} "
         f"(randomisation test over (data set, model): p = {p:.2f}). Seeds: {comparison.seed_counts(numbers)}. "
@@ -62,7 +61,8 @@ def results_block(metrics: pd.DataFrame, numbers: pd.DataFrame, judged: str) -> 
 
 
 def _reached(score: pd.DataFrame, model: str) -> str:
-    return "{} / {}".format(*score.loc[("model", model), ["minmax", "n"]].astype(int))
+    row = published.rows_of(score, by="model", name=model).iloc[0]
+    return f"{row['minmax']} / {row['n']}"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -71,17 +71,16 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def summary_block(metrics: pd.DataFrame, numbers: pd.DataFrame, judged: str) -> str:
     """The README's results as Markdown: the score, the sentences judged, and one table, of all committed seeds."""
-    score = published.score(numbers).set_index(["by", "name"])
-    total = score.loc[("total", "total")]
-    compared, inside = int(total["n"]), int(total["minmax"])
+    score = published.score(numbers)
+    total = score.iloc[-1]
     rows = []
     for model in (BASELINE, *PAPER_MODELS):
         runs = [published.rows_of(metrics, dataset=name, model=model) for name in DATASETS]
         cells = [plain_number(corrected_mean_error(run, "id").median()) if len(run) else DASH for run in runs]
         rows.append((model, *cells, DASH if model == BASELINE else _reached(score, model)))
     lines = [
-        f"**{inside} of {compared} published numbers lie in the range of our seeds** (by chance "
-        f"{total['expected_minmax'] * compared:.0f} would; seeds: {comparison.seed_counts(numbers)}). The paper's "
+        f"**{total['minmax']} of {total['n']} published numbers lie in the range of our seeds** (by chance "
+        f"{total['expected_minmax'] * total['n']:.0f} would; seeds: {comparison.seed_counts(numbers)}). The paper's "
         f"sentences: {judged}",
         "",
         "Squared error of the predictive mean inside the training range, median over seeds; TrainingMean predicts the "

@@ -24,10 +24,9 @@ def gather(out: Path, to: Path, datasets: Sequence[str]) -> None:
         UserError: if the run keeps no fits of these data sets.
     """
     metrics = extras.read(to if (to / "metrics.parquet").exists() else out)
-    known = published.rows_of(metrics, protocol=PUBLISHED.label)
     frames = []
     for name in datasets:
-        runs = known[(known["dataset"] == name) & known["model"].isin(STOCHASTIC_MODELS)]
+        runs = published.rows_of(metrics, dataset=name, model=STOCHASTIC_MODELS, protocol=PUBLISHED.label)
         if len(runs):
             seed = published.representative_seed(metrics, name)
             some = sorted(runs["seed"].unique())

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fdn.protocol import PUBLISHED
 from fdn.report import console, findings, published
+from fdn.report.comparison import seed_counts
 from fdn.report.site import markup
 from fdn.report.site.markup import TONES
 from fdn.report.tables import RESULT_COLUMNS
@@ -45,9 +46,9 @@ class Site:
         metrics = results.load_metrics(folder)
         console.check_protocol(metrics, PROTOCOL, folder)
         everything = extras.read(folder)
-        comparison = published.with_reasons(published.compare(everything, PROTOCOL), published.load_reasons())
+        comparison = published.with_reasons(published.compare(everything, PROTOCOL))
         first = published.compare(metrics, PROTOCOL)
-        return cls(folder, source, everything[everything["protocol"] == PROTOCOL], comparison, first)
+        return cls(folder, source, published.rows_of(everything, protocol=PROTOCOL), comparison, first)
 
     @property
     def datasets(self) -> list[str]:
@@ -58,11 +59,9 @@ class Site:
     @cached_property
     def seeds(self) -> str:
         """How many seeds the numbers are of, in words: one number if all data sets have the same."""
-        counts = self.comparison.groupby("dataset", sort=False)["n_seeds"].max()
-        counts = counts[counts > 0]
-        if counts.nunique() == 1:
-            return f"{counts.iloc[0]} seeds per data set"
-        return "seeds: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+        compared = self.comparison[self.comparison["n_seeds"] > 0]
+        counts = compared.groupby("dataset")["n_seeds"].max()
+        return f"{counts.iloc[0]} seeds per data set" if counts.nunique() == 1 else f"seeds: {seed_counts(compared)}"
 
     @cached_property
     def score(self) -> dict[tuple[str, str], dict[str, float]]:

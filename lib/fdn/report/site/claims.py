@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from fdn import paths
-from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_statement, verdict
+from fdn.report.claims.judging import FAILS, HOLDS, PARTLY, UNMEASURED, by_statement, kind_of, verdict
 from fdn.report.findings import listing
 from fdn.report.site.base import Site
 from fdn.report.site.guides import linked
@@ -35,8 +35,7 @@ class Statement:
     @property
     def kind(self) -> str:
         """What it is about, and how it says it."""
-        first = self.parts[0]
-        return first.kind if first.said in ("", "always") else f"{first.kind}, {first.said}"
+        return kind_of(self.parts[0])
 
     @property
     def where(self) -> str:
@@ -49,16 +48,9 @@ class Statement:
 
 
 def _numbers(part: tuple) -> str:
-    said = [part.numbers or "not measured"]
-    if part.median != DASH:
-        said.append(f"medians: {part.median}")
-    if part.published != DASH:
-        said.append(f"published table: {part.published}")
-    if part.remark:
-        said.append(part.remark)
-    if part.checkpoint:
-        said.append(f"kept: {part.checkpoint}")
-    return "; ".join(said)
+    more = {"medians: ": part.median, "published table: ": part.published, "": part.remark, "kept: ": part.checkpoint}
+    said = [f"{what}{words}" for what, words in more.items() if words not in ("", DASH)]
+    return "; ".join([part.numbers or "not measured", *said])
 
 
 def statements() -> list[Statement]:

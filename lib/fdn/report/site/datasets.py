@@ -17,7 +17,7 @@ from fdn.report.comparison import misses, score_table, uniformity_table
 from fdn.report.site import claims, markup
 from fdn.report.site.base import PROTOCOL, Site
 from fdn.report.site.figures import seed_points
-from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, corrected_mean_error
+from fdn.report.tables import REGION_COLUMNS, RESULT_COLUMNS, with_mean_errors
 from fdn.runs import bands, experiment, results
 
 TASKS = {
@@ -50,9 +50,8 @@ def number_table(name: str, caption: str, comparison: pd.DataFrame, keys: list[s
 def region_rows(metrics: pd.DataFrame) -> tuple[list[str], list[list[markup.Cell]]]:
     """Columns and rows of medians over seeds, inside and outside the training band side by side, a row per model."""
     columns = ["Model", *(f"{heading}, {region}" for heading in REGION_COLUMNS.values() for region in ("ID", "OOD"))]
-    means = {f"mean_{region}": corrected_mean_error(metrics, region) for region in ("id", "ood")}
     names = [f"{metric}_{region}" for metric in REGION_COLUMNS for region in ("id", "ood")]
-    medians = metrics.assign(**means).groupby("model")[names].median()
+    medians = with_mean_errors(metrics).groupby("model")[names].median()
     return columns, [[model, *medians.loc[model]] for model in (BASELINE, *MODEL_NAMES) if model in medians.index]
 
 
@@ -86,17 +85,17 @@ def _dataset(site: Site, name: str, found: list[claims.Statement], drawn: set[st
         if frame is not None:
             data[kind] = FILES[kind]
             site.csv(frame, f"results/{name}/{FILES[kind]}")
-    counts = runs[runs["model"].isin(STOCHASTIC_MODELS)].groupby("model")["seed"].nunique()
-    fewer = runs.groupby("model")["seed"].nunique()
-    fewer = ", ".join(f"{model} {n}" for model, n in fewer.items() if n < counts.max())
-    medians = f"Medians over {counts.max()} seeds on {name}, inside (ID) and outside (OOD) the training band"
+    counts = runs.groupby("model")["seed"].nunique()
+    n_seeds = counts[counts.index.isin(STOCHASTIC_MODELS)].max()
+    fewer = ", ".join(f"{model} {n}" for model, n in counts.items() if n < n_seeds)
+    medians = f"Medians over {n_seeds} seeds on {name}, inside (ID) and outside (OOD) the training band"
     site.render(
         f"results/{name}.md", "results/dataset.md", name=name, toy=name in TOY, task=TASKS[name], split=_split(name),
-        runs=seed_ranges(runs["seed"].unique()), n_seeds=counts.max(),
+        runs=seed_ranges(runs["seed"].unique()), n_seeds=n_seeds,
         row=published.score(numbers).to_dict("records")[-1], judged=claims.about(found, name),
         outside=misses(numbers).to_dict("records"),
         numbers=number_table(
-            f"numbers-{name}", f"Published numbers of {name} beside {counts.max()} seeds", numbers, ["model", "metric"]
+            f"numbers-{name}", f"Published numbers of {name} beside {n_seeds} seeds", numbers, ["model", "metric"]
         ),
         regions=markup.sortable_table(
             f"regions-{name}", f"{medians} (fewer seeds: {fewer})" if fewer else medians, *region_rows(runs)
@@ -134,7 +133,7 @@ def _points(site: Site, dataset: str, runs: pd.DataFrame) -> pd.DataFrame | None
         except UserError:  # the models that decide are not there, and there are no such figures
             return None
         frames = []
-        for model in runs.loc[(runs["seed"] == seed) & runs["model"].isin(STOCHASTIC_MODELS), "model"]:
+        for model in published.rows_of(runs, seed=seed, model=STOCHASTIC_MODELS)["model"]:
             cell = (site.results, dataset, model, PROTOCOL, seed)
             if results.has_points(*cell):
                 frames.append(results.load_points(*cell).assign(model=model, seed=seed).round(6))

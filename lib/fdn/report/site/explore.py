@@ -46,7 +46,7 @@ def collect(out: Path, target: Path = FOLDER) -> list[Path]:
     metrics = rows_of(results.load_metrics(out), protocol=PROTOCOL)
     written = []
     for task in [name for name in TOY if name in set(metrics["dataset"])]:
-        runs = metrics[(metrics["dataset"] == task) & metrics["model"].isin(PAPER_MODELS)]
+        runs = rows_of(metrics, dataset=task, model=PAPER_MODELS)
         models: dict[str, dict[str, object]] = {}
         for model, seed in runs[["model", "seed"]].itertuples(index=False):
             points = results.load_points(out, task, model, PROTOCOL, seed).sort_values("z", ignore_index=True)

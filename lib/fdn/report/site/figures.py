@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fdn.models import MODELS, PAPER_MODELS
-from fdn.report.figures import styled
-from fdn.report.published import PUBLISHED_METRICS
+from fdn.report.figures.drawing import GREY, set_title, styled
+from fdn.report.published import PUBLISHED_METRICS, rows_of
 from fdn.report.tables import RESULT_COLUMNS
 
 
 @styled
-def seed_points(metrics: pd.DataFrame, comparison: pd.DataFrame, title: str = "") -> Figure:
+def seed_points(metrics: pd.DataFrame, comparison: pd.DataFrame, title: str) -> Figure:
     """A panel per published metric, a row per model: a point per seed, the 5-95 % interval, the published value.
 
     Args:
@@ -28,7 +28,7 @@ def seed_points(metrics: pd.DataFrame, comparison: pd.DataFrame, title: str = ""
         shown = [numbers.loc[(model, metric)] for model in PAPER_MODELS]
         for place, (model, number) in enumerate(zip(PAPER_MODELS, shown)):
             colour, _ = MODELS[model].style
-            values = metrics.loc[metrics["model"] == model, metric].to_numpy()  # (seeds,)
+            values = rows_of(metrics, model=model)[metric].to_numpy()  # (seeds,)
             jitter = np.linspace(-0.25, 0.25, len(values)) if len(values) > 1 else np.zeros(len(values))
             ax.scatter(values, place + jitter, color=colour, s=7, alpha=0.6, linewidths=0, zorder=2)
             ax.hlines(place, number["q05"], number["q95"], color=colour, linewidth=2, alpha=0.5, zorder=1)
@@ -43,11 +43,11 @@ def seed_points(metrics: pd.DataFrame, comparison: pd.DataFrame, title: str = ""
     grid[0, 0].invert_yaxis()
     key = grid[1, 3]
     key.axis("off")
-    key.scatter([], [], color="#555555", s=12, label="one seed")
-    key.plot([], [], color="#555555", linewidth=2, alpha=0.5, label="5-95 % of the seeds")
+    key.scatter([], [], color=GREY, s=12, label="one seed")
+    key.plot([], [], color=GREY, linewidth=2, alpha=0.5, label="5-95 % of the seeds")
     key.scatter([], [], marker="|", color="black", s=90, linewidths=1.3, label="published")
     key.legend(loc="center left", frameon=False)
-    fig.suptitle(title, x=0.01, horizontalalignment="left")
+    set_title(fig, title)
     return fig
 
 
