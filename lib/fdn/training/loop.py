@@ -249,9 +249,9 @@ def fit(
     shuffles, train_noise = found._streams(seeds, "shuffle", order_lead), found._streams(seeds, "train", lead)
     if device == CPU or stack.network.draws_masks_late:
         each = [found._streams((seed,), "validate") for seed in seeds]
-        validated = [(slice(r, r + 1), rows[r], streams) for r, streams in enumerate(each)]
+        validated = [(range(r, r + 1), rows[r], streams) for r, streams in enumerate(each)]
     else:  # all at once
-        validated = [(slice(None), rows, found._streams(seeds, "validate", lead))]
+        validated = [(range(len(seeds)), rows, found._streams(seeds, "validate", lead))]
     kind = noise_kind(p.noise, sampled_weights=p.objective == "iwae")
 
     @contextmanager
@@ -279,13 +279,13 @@ def fit(
                 prediction = found._drawn(row, x_val, streams, p.eval_draws)
                 draws = prediction.draws if p.score == "function" else prediction.observed(streams)  # (..., K, N_val)
             with timed("selection"):
-                scores[group, epoch - 1] = np.where(running[group], mean_score(draws, y_val), np.nan)
-                for r in range(len(seeds))[group]:
-                    score = scores[r, epoch - 1]
-                    if score < best[r] or p.keep == "last" and np.isfinite(score):
-                        best[r], best_epoch[r] = score, epoch
-                        kept[r] = rows[r]
-                    running[r] &= p.patience is None or epoch - best_epoch[r] < p.patience
+                for r, score in zip(group, mean_score(draws, y_val).ravel()):
+                    if running[r]:
+                        scores[r, epoch - 1] = score
+                        if score < best[r] or p.keep == "last" and np.isfinite(score):
+                            best[r], best_epoch[r] = score, epoch
+                            kept[r] = rows[r]
+                        running[r] = p.patience is None or epoch - best_epoch[r] < p.patience
         if not running.any():
             break
     return found._with_noise(dataset)

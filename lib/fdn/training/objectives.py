@@ -5,6 +5,7 @@ Network outputs are ``(..., K, B, n_outputs)``, targets ``(..., B)``; losses are
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,6 +134,7 @@ def importance_bound(log_prob: Tensor, log_ratio: Tensor | None) -> Tensor:
     return -(log_weight.logsumexp(-2) - math.log(draws)).mean(-1)
 
 
+@functools.lru_cache(typed=True)  # every step of an epoch asks for the same
 def beta_at(step: int, schedule: str, warmup: int, beta_max: float = 1.0) -> float:
     """KL weight at a step (epoch or update) counted from 1: rises to ``beta_max`` at ``warmup`` and stays.
 
