@@ -4,8 +4,8 @@ A model has the same colour and marker everywhere (Okabe-Ito colours). In a note
 a figure at the end of a cell show itself. A figure that would show nothing raises a UserError that says why.
 """
 
-from fdn.report.figures.catalogue import FIGURES, FigureKind, save, write_figures
-from fdn.report.figures.drawing import styled
+from fdn.report.figures.catalogue import FIGURES, save, write_figures
+from fdn.report.figures.drawing import FigureKind, styled
 from fdn.report.figures.one_seed import (
     calibration,
     layer_diagram,

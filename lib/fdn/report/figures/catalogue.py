@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import matplotlib.style
 import pandas as pd
@@ -22,101 +20,13 @@ from fdn.report.findings import DatasetResults
 from fdn.report.published import representative_seed, rows_of
 from fdn.runs import bands, results
 
-
-@dataclass(frozen=True)
-class FigureKind:
-    """A kind of figure, drawn of each data set that has what it needs.
-
-    Attributes:
-        draw: from what there is of a data set to the figure.
-        title, words: for readers: its name, and what there is to see.
-        needs: per-point results of one seed, the runs of all, or their :mod:`fdn.runs.bands`.
-        for_toy: whether it is drawn of toy tasks too.
-    """
-
-    draw: Callable[[DatasetResults], Figure]
-    title: str
-    words: str
-    needs: Literal["points", "runs", "bands"] = "points"
-    for_toy: bool = True
-
-
-FIGURES = {  # by the end of their files' names, in the order of the site
-    "uncertainty": FigureKind(
-        one_seed.uncertainty,
-        "Mean and spread",
-        "Predictive mean and two standard deviations of the draws of one seed, with the targets, a panel per model",
-    ),
-    "uncertainty_seeds": FigureKind(
-        over_seeds.uncertainty_seeds,
-        "Mean and spread over seeds",
-        "Predictive mean over all seeds with its 5 to 95 % band, and the median spread of the draws",
-        needs="bands",
-    ),
-    "checkpoint": FigureKind(
-        over_seeds.checkpoint,
-        "Kept epochs",
-        "Validation score and the weight β of the KL term against the epoch, with the kept epochs marked",
-        needs="bands",
-    ),
-    "seeds": FigureKind(
-        over_seeds.seeds_scatter,
-        "Seeds",
-        "OOD MSE against OOD variance, a point per seed, the representative seed ringed",
-        needs="runs",
-    ),
-    "mse_var": FigureKind(
-        one_seed.mse_against_var,
-        "MSE against variance",
-        "MSE against predicted variance of every test point, inside and outside the band, a panel per model, with the "
-        "line MSE = Var",
-    ),
-    "mse_var_seeds": FigureKind(
-        over_seeds.mse_var_seeds,
-        "Error against variance over seeds",
-        "MSE, and the squared error of the mean, in bins of the variance: median and 5 to 95 % band over seeds",
-        needs="bands",
-    ),
-    "mse_var_fit": FigureKind(
-        one_seed.mse_against_var_fit,
-        "Linear fit",
-        "MSE against predicted variance of all test points with each model's fit MSE = a + b Var",
-    ),
-    "means": FigureKind(
-        one_seed.means,
-        "Predictive means",
-        "Predictive mean of each model over the inputs, with the targets",
-    ),
-    "risk_coverage": FigureKind(
-        one_seed.risk_coverage,
-        "Risk and coverage",
-        "Mean MSE of the most confident fraction of the test points, a curve per model",
-    ),
-    "risk_coverage_seeds": FigureKind(
-        over_seeds.risk_coverage_seeds,
-        "Risk and coverage over seeds",
-        "The same curves: median and 5 to 95 % band over seeds",
-        needs="bands",
-    ),
-    "calibration": FigureKind(
-        one_seed.calibration,
-        "Calibration",
-        "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model",
-    ),
-    "pit": FigureKind(
-        over_seeds.pit,
-        "PIT",
-        "Where the targets lie among the draws, inside and outside the band, with the coverage of 90 % intervals",
-        needs="bands",
-    ),
-    "deltas": FigureKind(
-        over_seeds.delta_bars,
-        "Deltas",
-        "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds",
-        needs="runs",
-        for_toy=False,
-    ),
-}
+# A figure is a function and its row in one of the two modules; the site shows those without a place here at the end
+ORDER = (
+    "uncertainty", "uncertainty_seeds", "checkpoint", "seeds", "mse_var", "mse_var_seeds", "mse_var_fit", "means",
+    "risk_coverage", "risk_coverage_seeds", "calibration", "pit", "deltas",
+)  # fmt: skip
+_ALL = one_seed.FIGURES | over_seeds.FIGURES
+FIGURES = {name: _ALL[name] for name in [*ORDER, *(name for name in _ALL if name not in ORDER)]}
 
 
 def save(fig: Figure, stem: Path) -> list[Path]:

@@ -1,11 +1,13 @@
-"""What all figures share: their look, and what axes can show."""
+"""What all figures share: what is said of one, their look, and what axes can show."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from typing import Literal
 
 import matplotlib.style
 import numpy as np
@@ -15,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from fdn.models import MODELS
+from fdn.report.findings import DatasetResults
 from fdn.typesetting import drawn
 
 STYLE = ["default", str(Path(__file__).parents[1] / "fdn.mplstyle")]
@@ -24,6 +27,24 @@ OUTLINE = [withStroke(linewidth=2.6, foreground="white")]
 LARGEST = 1e50  # what axes show: matplotlib's own arithmetic overflows long before float64 does
 
 Points = Mapping[str, pd.DataFrame]  # by model: a row per test point
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A kind of figure, drawn of each data set that has what it needs.
+
+    Attributes:
+        draw: from what there is of a data set to the figure.
+        title, words: for readers: its name, and what there is to see.
+        needs: per-point results of one seed, the runs of all, or their :mod:`fdn.runs.bands`.
+        for_toy: whether it is drawn of toy tasks too.
+    """
+
+    draw: Callable[[DatasetResults], Figure]
+    title: str
+    words: str
+    needs: Literal["points", "runs", "bands"] = "points"
+    for_toy: bool = True
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:

@@ -21,6 +21,7 @@ from fdn.report.figures.drawing import (
     BAND,
     GREY,
     OUTLINE,
+    FigureKind,
     Points,
     finite,
     fit_scale,
@@ -309,3 +310,38 @@ def uncertainty(study: DatasetResults) -> Figure:
     fig.supxlabel("split feature; ID band shaded, targets in black or grey")
     set_title(fig, study.title)
     return fig
+
+
+FIGURES = {  # by the end of their files' names
+    "uncertainty": FigureKind(
+        uncertainty,
+        "Mean and spread",
+        "Predictive mean and two standard deviations of the draws of one seed, with the targets, a panel per model",
+    ),
+    "mse_var": FigureKind(
+        mse_against_var,
+        "MSE against variance",
+        "MSE against predicted variance of every test point, inside and outside the band, a panel per model, with the "
+        "line MSE = Var",
+    ),
+    "mse_var_fit": FigureKind(
+        mse_against_var_fit,
+        "Linear fit",
+        "MSE against predicted variance of all test points with each model's fit MSE = a + b Var",
+    ),
+    "means": FigureKind(
+        means,
+        "Predictive means",
+        "Predictive mean of each model over the inputs, with the targets",
+    ),
+    "risk_coverage": FigureKind(
+        risk_coverage,
+        "Risk and coverage",
+        "Mean MSE of the most confident fraction of the test points, a curve per model",
+    ),
+    "calibration": FigureKind(
+        calibration,
+        "Calibration",
+        "Mean MSE against mean variance in ten quantile bins of the variance, a curve per model",
+    ),
+}

@@ -15,7 +15,18 @@ from fdn import metrics as measures
 from fdn.errors import UserError
 from fdn.models import MODELS
 from fdn.report.checkpoints import WITHOUT_BETA, beta_kept
-from fdn.report.figures.drawing import BAND, GREY, finite, is_positive, legend, name_panels, panels, set_title, styled
+from fdn.report.figures.drawing import (
+    BAND,
+    GREY,
+    FigureKind,
+    finite,
+    is_positive,
+    legend,
+    name_panels,
+    panels,
+    set_title,
+    styled,
+)
 from fdn.report.findings import DatasetResults
 from fdn.report.published import PUBLISHED_METRICS, of_stochastic, rows_of
 
@@ -250,3 +261,50 @@ def pit(study: DatasetResults) -> Figure:
     fig.supxlabel("place of the target among the draws; dashed: if it were one more draw")
     set_title(fig, _over(study, "PIT"))
     return fig
+
+
+FIGURES = {  # by the end of their files' names
+    "uncertainty_seeds": FigureKind(
+        uncertainty_seeds,
+        "Mean and spread over seeds",
+        "Predictive mean over all seeds with its 5 to 95 % band, and the median spread of the draws",
+        needs="bands",
+    ),
+    "checkpoint": FigureKind(
+        checkpoint,
+        "Kept epochs",
+        "Validation score and the weight β of the KL term against the epoch, with the kept epochs marked",
+        needs="bands",
+    ),
+    "seeds": FigureKind(
+        seeds_scatter,
+        "Seeds",
+        "OOD MSE against OOD variance, a point per seed, the representative seed ringed",
+        needs="runs",
+    ),
+    "mse_var_seeds": FigureKind(
+        mse_var_seeds,
+        "Error against variance over seeds",
+        "MSE, and the squared error of the mean, in bins of the variance: median and 5 to 95 % band over seeds",
+        needs="bands",
+    ),
+    "risk_coverage_seeds": FigureKind(
+        risk_coverage_seeds,
+        "Risk and coverage over seeds",
+        "The same curves: median and 5 to 95 % band over seeds",
+        needs="bands",
+    ),
+    "pit": FigureKind(
+        pit,
+        "PIT",
+        "Where the targets lie among the draws, inside and outside the band, with the coverage of 90 % intervals",
+        needs="bands",
+    ),
+    "deltas": FigureKind(
+        delta_bars,
+        "Deltas",
+        "OOD mean less ID mean of MSE, variance and CRPS: bars of one seed, whiskers over all seeds",
+        needs="runs",
+        for_toy=False,
+    ),
+}
