@@ -18,14 +18,14 @@ from matplotlib.text import Text
 
 from fdn import data, metrics, typesetting
 from fdn.errors import UserError
-from fdn.models import MODELS, STOCHASTIC_MODELS
+from fdn.models import MODELS, PAPER_MODELS
 from fdn.protocol import PUBLISHED
 from fdn.report import figures
 from fdn.report.figures import catalogue, drawing, over_seeds
 from fdn.report.published import representative_seed
 from fdn.runs import bands, results
 
-SCALES = dict(zip(STOCHASTIC_MODELS, (0.03, 0.003, 0.05, 3.0, 10.0, 30.0)))
+SCALES = dict(zip(PAPER_MODELS, (0.03, 0.003, 0.05, 3.0, 10.0, 30.0), strict=True))
 
 
 def make_points(scale: float, seed: int = 0) -> pd.DataFrame:
@@ -248,13 +248,13 @@ def test_delta_bars_are_one_seed_and_whiskers_all_seeds(runs):
     ax = figures.delta_bars(study_of({}, runs)).axes[0]
     heights = np.array([bar.get_height() for bar in ax.patches[:18]]).reshape(6, 3)
     columns = ["delta_mse", "delta_var", "delta_crps"]
-    expected = runs[runs["seed"] == 2].set_index("model").loc[list(STOCHASTIC_MODELS), columns]
+    expected = runs[runs["seed"] == 2].set_index("model").loc[list(PAPER_MODELS), columns]
     np.testing.assert_array_equal(heights, expected)
     whiskers = np.array([lines.get_segments()[0][:, 1] for lines in ax.collections]).reshape(6, 3, 2)
     grouped = runs.groupby("model")[columns]
-    np.testing.assert_array_equal(whiskers[..., 0], grouped.min().loc[list(STOCHASTIC_MODELS)])
-    np.testing.assert_array_equal(whiskers[..., 1], grouped.max().loc[list(STOCHASTIC_MODELS)])
-    assert [label.get_text() for label in ax.get_xticklabels()] == list(STOCHASTIC_MODELS)
+    np.testing.assert_array_equal(whiskers[..., 0], grouped.min().loc[list(PAPER_MODELS)])
+    np.testing.assert_array_equal(whiskers[..., 1], grouped.max().loc[list(PAPER_MODELS)])
+    assert [label.get_text() for label in ax.get_xticklabels()] == list(PAPER_MODELS)
     assert ax.get_yscale() == "symlog"
 
 
@@ -298,7 +298,7 @@ def test_means_far_beyond_the_targets_get_a_logarithmic_axis(points, factor: flo
 def test_seeds_scatter_rings_the_representative_seed(runs):
     fig = figures.seeds_scatter(study_of({}, runs))
     shown = scatters(fig.axes[0])
-    for index, model in enumerate(STOCHASTIC_MODELS):
+    for index, model in enumerate(PAPER_MODELS):
         mine = runs[runs["model"] == model]
         np.testing.assert_array_equal(shown[2 * index], mine[["var_ood", "mse_ood"]])
         ringed = mine.loc[mine["seed"] == 2, ["var_ood", "mse_ood"]]
@@ -322,13 +322,13 @@ def test_a_model_looks_the_same_in_every_figure(all_kinds):
                     assert not lines or artist.get_marker() == marker
                     seen[kind] += 1
     bars = all_kinds["deltas"].axes[0].patches[:18]
-    for model, bar in zip(np.repeat(STOCHASTIC_MODELS, 3), bars, strict=True):
+    for model, bar in zip(np.repeat(PAPER_MODELS, 3), bars, strict=True):
         assert to_rgb(bar.get_edgecolor()) == to_rgb(styles[model][0])
     labelled = ("seeds", "risk_coverage", "risk_coverage_seeds", "calibration", "means_of_function")
     assert min(seen[kind] for kind in labelled) >= 6
     for kind in ("mse_var", "mse_var_fit", "means", "uncertainty", "uncertainty_seeds", "checkpoint", "pit"):
         named = {ax.get_title().replace("\n", "").split("kept")[0]: ax for ax in all_kinds[kind].axes if ax.get_title()}
-        assert set(named) == set(STOCHASTIC_MODELS), kind
+        assert set(named) == set(PAPER_MODELS), kind
         for model, ax in named.items():
             assert to_rgb(ax.title.get_color()) == to_rgb(styles[model][0])
 

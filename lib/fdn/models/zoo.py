@@ -54,6 +54,7 @@ class At(NamedTuple):
     n_features: int  # width of the network's input
     hyper: int  # widths of its hypernetwork and latent vector, 0 where the model has none
     latent: int
+    last: bool  # whether it makes the network's outputs
 
 
 def _point(at: At, p: Protocol) -> nn.Module:
@@ -166,9 +167,9 @@ def build_network(spec: ModelSpec, n_features: int, protocol: Protocol, n_output
 
     As any PyTorch module it comes from torch's global random state, in its default type and on its default device.
     """
-    widths = [n_features, *spec.hidden, n_outputs]
-    own = spec.hyper or 0, spec.latent or 0
-    model, places = MODELS[spec.name], [At(*pair, n_features, *own) for pair in itertools.pairwise(widths)]
+    pairs = list(itertools.pairwise([n_features, *spec.hidden, n_outputs]))
+    own, last = (spec.hyper or 0, spec.latent or 0), len(pairs) - 1
+    model, places = MODELS[spec.name], [At(*pair, n_features, *own, i == last) for i, pair in enumerate(pairs)]
     layers: list[Any] = [model.layer(at, protocol) for at in places]
     if protocol.shared_hypernet and spec.name in FDN_MODELS:
         if any(layer.condition != "input" for layer in layers):
