@@ -43,6 +43,12 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 300) -
         time.sleep(0.1)
 
 
+@pytest.fixture
+def tmp_path(tmp_path) -> Path:
+    """A folder of as odd a name as jobs of SLURM can have."""
+    return tmp_path.rename(tmp_path.with_name("of an odd name [a] ~ #1 ü"))
+
+
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Path]:
     """The folder of a SLURM that runs."""

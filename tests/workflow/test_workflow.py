@@ -206,6 +206,7 @@ def test_mistakes_in_a_request_are_named_and_cost_nothing(capsys, tmp_path):
     for options, said in (
         (["--dataset", "step", "--models", "MLP"], "unknown model 'MLP'"),
         (["--dataset", "step", "--profile", "slurmm"], "choose from local, slurm"),
+        (["--dataset", "step", "--profile", "slurm"], "whose path has \" $ % ' { };"),
         (["--dataset", "step", "--seeds", "5:0"], "holds no seed"),
         (["--dataset", "step", "--out", os.devnull + "/out"], "Not a directory; choose another output folder"),
     ):

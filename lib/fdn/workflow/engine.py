@@ -21,6 +21,7 @@ from fdn.workflow.study import Step, Study, absent_cells, prepare, text
 
 SNAKEFILE = paths.ROOT / "workflow" / "Snakefile"
 PROFILES = paths.ROOT / "workflow" / "profiles"
+NOT_ON_SLURM = set("%{}'\"$\\`")  # SLURM takes the first for a pattern, Snakemake's command for a job the others
 SAID = Path("workflow", "snakemake.log")
 WRITTEN = {
     "metrics.parquet": "all results, a row per data set, model, protocol and seed",
@@ -42,7 +43,8 @@ def run(study: Study, out: Path, profile: str = "local") -> None:
 
     Raises:
         ModuleNotFoundError: without Snakemake.
-        UserError: for an unknown profile, for a folder that cannot be written or in which another run is at work.
+        UserError: for an unknown profile, for a folder that cannot be written, in which another run is at work, or
+            whose path SLURM cannot take.
         RuntimeError: once all else is done, if something failed.
     """
     start = time.perf_counter()
@@ -53,6 +55,9 @@ def run(study: Study, out: Path, profile: str = "local") -> None:
     if settings is None:
         known = ", ".join(sorted(path.name for path in PROFILES.iterdir()))
         raise UserError(f"there is no profile {profile!r}; choose from {known}, or name a folder with a config.yaml")
+    on_slurm = "executor: slurm" in (settings / "config.yaml").read_text(encoding="utf-8")
+    if on_slurm and (odd := set(str(out)) & NOT_ON_SLURM):
+        raise UserError(f"jobs of SLURM fail in {out}, whose path has {' '.join(sorted(odd))}; choose another folder")
     with _alone(out):
         absent, before, total = prepare(study, out), _times(study, out), len(study.keys())
         print(f"{total} cells in {len(study.pieces)} jobs, {sum(absent.values())} cells to compute")
