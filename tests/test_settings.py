@@ -18,7 +18,7 @@ from fdn.errors import UserError
 from fdn.models import ModelSpec, model_spec
 from fdn.models.posteriors import FDNLinear, GaussianLinear, LatentGaussianLinear
 from fdn.protocol import PROTOCOLS, PUBLISHED, RECOMMENDED, Protocol, get_protocol
-from fdn.settings import MOST, Range, kinds
+from fdn.settings import Range, kinds
 from fdn.training.loop import fit
 from fdn.training.objectives import HeteroscedasticGaussian, HomoscedasticGaussian, beta_at
 
@@ -41,7 +41,9 @@ def allows(kind: object, value: object) -> bool:
     if isinstance(value, int) and value > 10**300 or not math.isfinite(value):
         return False
     [limits] = [part for part in parts(kind) if isinstance(part, Range)]
-    return limits.holds(float(value))
+    value = float(value)
+    low = value > limits.low if limits.open_low else value >= limits.low
+    return low and (value < limits.high if limits.open_high else value <= limits.high)
 
 
 NUMBERS = [(cls, name) for cls in CLASSES for name, kind in kinds(cls).items() if {int, float} & set(parts(kind))]
@@ -98,10 +100,10 @@ def random_protocol(rng: np.random.Generator) -> Protocol:
         elif bool in found:
             changes[name] = bool(rng.integers(2))
         elif int in found:
-            changes[name] = int(rng.integers(1, MOST, endpoint=True))
+            changes[name] = int(rng.integers(1, limits.high, endpoint=True))
         else:
-            numbers = iter(lambda: float(10.0 ** rng.uniform(-300, 300)), None)
-            changes[name] = next(number for number in numbers if limits.holds(number))
+            number = rng.random() if limits.high == 1 else 10.0 ** rng.uniform(-300, 300)
+            changes[name] = float(np.clip(number, limits.low, limits.high))
     return dataclasses.replace(PROTOCOLS[str(rng.choice(list(PROTOCOLS)))], **changes)
 
 

@@ -12,33 +12,54 @@ import math
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from fdn.errors import UserError
 
 
-class Range(NamedTuple):
-    """The numbers that a setting may be, in words and as a test; infinity and NaN, which never are, it need not see."""
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers from ``low`` to ``high``; an open end is not one of them, and infinity and NaN never are.
 
-    words: str
-    holds: Callable[[float], bool]
+    >>> 0.0 in Range(0), 1.0 in Range(0, 1, open_high=True), math.nan in Range(0)
+    (True, False, False)
+    >>> str(Range(0, 1, open_high=True))
+    'of at least 0 and below 1'
+    """
+
+    low: float
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        below = value < self.high if self.open_high else value <= self.high
+        return above and below and abs(value) < math.inf
+
+    def __str__(self) -> str:
+        low = f"above {self.low}" if self.open_low else f"of at least {self.low}"
+        if not math.isfinite(self.high):
+            return low
+        if not self.open_low and not self.open_high:
+            return f"from {self.low} to {self.high}"
+        return f"{low} and {'below' if self.open_high else 'at most'} {self.high}"
 
 
 MOST = 999_999_999  # more is a slip of the keyboard
-Count = Annotated[int, Range(f"from 1 to {MOST}", lambda n: 1 <= n <= MOST)]
-Whole = Annotated[int, Range(f"from 0 to {MOST}", lambda n: 0 <= n <= MOST)]
-Positive = Annotated[float, Range("above 0", lambda x: x > 0)]
-Factor = Annotated[float, Range("above 0 and at most 1000000.0", lambda x: 0 < x <= 1e6)]  # of a width
-# positive, and its square a number too
-Scale = Annotated[float, Range("from 1e-150 to 1e+150", lambda x: 1e-150 <= x <= 1e150)]
-NonNegative = Annotated[float, Range("of at least 0", lambda x: x >= 0)]
-Share = Annotated[float, Range("from 0 to 1", lambda x: 0 <= x <= 1)]
-Part = Annotated[float, Range("above 0 and below 1", lambda x: 0 < x < 1)]
-Rate = Annotated[float, Range("of at least 0 and below 1", lambda x: 0 <= x < 1)]
+Count = Annotated[int, Range(1, MOST)]
+Whole = Annotated[int, Range(0, MOST)]
+Positive = Annotated[float, Range(0, open_low=True)]
+Factor = Annotated[float, Range(0, 1e6, open_low=True)]  # of a width
+Scale = Annotated[float, Range(1e-150, 1e150)]  # positive, and its square a number too
+NonNegative = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+Part = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
+Rate = Annotated[float, Range(0, 1, open_high=True)]
 
 _NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text", types.NoneType: "none"}
 _WORDS = {"none": None, "true": True, "false": False}
@@ -173,7 +194,7 @@ def _read(value: object, kind: Any) -> Any:
         number = base(value) + 0  # no negative zero: equal settings have one label
     except OverflowError:
         return _MISFIT
-    fits = abs(number) < math.inf and all(limits.holds(number) for limits in typing.get_args(kind)[1:])
+    fits = abs(number) < math.inf and all(number in limits for limits in typing.get_args(kind)[1:])
     return number if fits else _MISFIT
 
 
@@ -183,4 +204,4 @@ def _described(kind: Any) -> str:
         return f"one of {', '.join(arguments)}"
     if base is tuple:
         return f"a tuple, each of them {described(arguments[0])}"
-    return " ".join([_NAMES.get(base, str(base)), *(limits.words for limits in arguments[1:])])
+    return " ".join([_NAMES.get(base, str(base)), *map(str, arguments[1:])])
